@@ -1,0 +1,36 @@
+# Each target sets itself up: a machine needs python3 (3.11 or newer), pip and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test check format bench compat clean
+.DEFAULT_GOAL := help
+
+help:  ## what there is to run
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m pip install --quiet --user virtualenv && $(PYTHON) -m virtualenv --quiet $(VENV); }
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@
+
+demo: $(READY)  ## start an echo server and play three episodes on it
+	$(BIN)/envtorch demo
+
+test: $(READY)  ## the whole suite, in parallel
+	$(BIN)/python -m pytest -n auto -m "not compat"
+
+check: $(READY)  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## rewrite the sources in the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

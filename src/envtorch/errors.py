@@ -1,0 +1,187 @@
+"""Every error EnvTorch raises, as one tree.
+
+    EnvTorchError
+    ├── ProtocolError          PROTOCOL_ERROR      the peer broke the rules of the conversation
+    │   ├── InvalidJSON        INVALID_JSON        a frame that is not JSON, or not a JSON object
+    │   ├── UnknownMessage     UNKNOWN_TYPE        a message type nobody knows
+    │   └── NotAllowed         NOT_ALLOWED         simulation control on a production server
+    ├── InvalidAction          VALIDATION_ERROR    an action or message of the wrong shape
+    ├── EnvironmentFailed      EXECUTION_ERROR     the environment's own code raised
+    │   └── FactoryFailed      FACTORY_ERROR       the environment could not be built
+    ├── TimedOut               TIMED_OUT           no answer before the deadline
+    ├── OutOfResources         OUT_OF_RESOURCES    memory, processes or disk ran out
+    ├── CapacityReached        CAPACITY_REACHED    every slot is taken; try again later
+    ├── SessionLost            SESSION_ERROR       the session, and its episode, are gone
+    ├── ConnectFailed          —                   no server could be reached at that address
+    ├── ConfigurationError     —                   options that contradict each other
+    └── MissingExtra           —                   an optional package is not installed
+
+An error with a code travels: the server sends `code`, the message and the error's public
+`details`; the client looks the code up in `BY_CODE` and raises the same class. Only the last three
+never cross the wire. A fault of the infrastructure (`TimedOut`, `OutOfResources`,
+`CapacityReached`, `SessionLost`, `ConnectFailed`) is never a reward of zero.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+__all__ = [
+    "BY_CODE",
+    "CapacityReached",
+    "ConfigurationError",
+    "ConnectFailed",
+    "EnvTorchError",
+    "EnvironmentFailed",
+    "FactoryFailed",
+    "InvalidAction",
+    "InvalidJSON",
+    "MissingExtra",
+    "NotAllowed",
+    "OutOfResources",
+    "ProtocolError",
+    "SessionLost",
+    "TimedOut",
+    "UnknownMessage",
+    "from_wire",
+]
+
+
+class EnvTorchError(Exception):
+    """The root of the tree: catch this to catch everything EnvTorch raises."""
+
+    code: ClassVar[str | None] = None
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = details
+        """What the peer may know beside the message; sent along, and given back on the other side."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.details))
+
+
+def _rebuild(cls: type[EnvTorchError], message: str, details: dict[str, Any]) -> EnvTorchError:
+    return cls(message, **details)
+
+
+class ProtocolError(EnvTorchError):
+    """The peer sent something the protocol has no place for."""
+
+    code = "PROTOCOL_ERROR"
+    http_status = 400
+
+
+class InvalidJSON(ProtocolError):
+    """A frame that is not JSON, or is JSON but not an object."""
+
+    code = "INVALID_JSON"
+
+
+class UnknownMessage(ProtocolError):
+    """A message whose `type` nobody knows."""
+
+    code = "UNKNOWN_TYPE"
+
+
+class NotAllowed(ProtocolError):
+    """Simulation control (`reset`, `step`, `state`) on a server in production mode."""
+
+    code = "NOT_ALLOWED"
+    http_status = 403
+
+
+class InvalidAction(EnvTorchError, ValueError):
+    """An action, or the message around it, does not have the shape the environment declared."""
+
+    code = "VALIDATION_ERROR"
+    http_status = 422
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """What is wrong, field by field, in pydantic's form."""
+        return list(self.details.get("errors", ()))
+
+    def __str__(self) -> str:
+        where = [f"{'.'.join(map(str, e.get('loc', ())))}: {e.get('msg', '')}" for e in self.errors]
+        return f"{self.message} ({'; '.join(where)})" if where else self.message
+
+
+class EnvironmentFailed(EnvTorchError):
+    """The environment's own code raised while it was resetting, stepping or telling its state."""
+
+    code = "EXECUTION_ERROR"
+
+
+class FactoryFailed(EnvironmentFailed):
+    """The environment could not be built, so there is no session."""
+
+    code = "FACTORY_ERROR"
+    http_status = 503
+
+
+class TimedOut(EnvTorchError, TimeoutError):
+    """No answer came before the deadline. The call may still have taken effect."""
+
+    code = "TIMED_OUT"
+    http_status = 504
+
+
+class OutOfResources(EnvTorchError):
+    """The environment ran out of memory, processes or disk."""
+
+    code = "OUT_OF_RESOURCES"
+    http_status = 507
+
+
+class CapacityReached(EnvTorchError):
+    """Every session the server may hold is taken."""
+
+    code = "CAPACITY_REACHED"
+    http_status = 503
+
+    @classmethod
+    def of(cls, active_sessions: int, max_sessions: int) -> Self:
+        return cls(
+            f"Server at capacity: {active_sessions}/{max_sessions} sessions active. "
+            "Cannot accept new connections.",
+            active_sessions=active_sessions,
+            max_sessions=max_sessions,
+        )
+
+
+class SessionLost(EnvTorchError):
+    """The session is gone, and its episode with it. It is never replaced by a fresh one in silence."""
+
+    code = "SESSION_ERROR"
+    http_status = 404
+
+
+class ConnectFailed(EnvTorchError, ConnectionError):
+    """No server could be reached at that address."""
+
+
+class ConfigurationError(EnvTorchError, ValueError):
+    """Options that contradict each other, or that nobody knows."""
+
+
+class MissingExtra(EnvTorchError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+def _with_code(cls: type[EnvTorchError]) -> dict[str, type[EnvTorchError]]:
+    found = {cls.code: cls} if cls.code is not None else {}
+    for child in cls.__subclasses__():
+        found |= _with_code(child)
+    return found
+
+
+BY_CODE: Mapping[str, type[EnvTorchError]] = _with_code(EnvTorchError)
+"""Each wire code and the class that carries it."""
+
+
+def from_wire(code: str | None, message: str, details: Mapping[str, Any] | None = None) -> EnvTorchError:
+    """The error a peer reported. A code from a newer peer still gives an `EnvTorchError`."""
+    cls = BY_CODE.get(code or "", EnvTorchError)
+    return cls(message, **(details or {}))
