@@ -8,6 +8,7 @@
     ├── InvalidAction          VALIDATION_ERROR    an action or message of the wrong shape
     ├── EnvironmentFailed      EXECUTION_ERROR     the environment's own code raised
     │   └── FactoryFailed      FACTORY_ERROR       the environment could not be built
+    ├── Unsupported            UNSUPPORTED         this environment cannot do that
     ├── TimedOut               TIMED_OUT           no answer before the deadline
     ├── OutOfResources         OUT_OF_RESOURCES    memory, processes or disk ran out
     ├── CapacityReached        CAPACITY_REACHED    every slot is taken; try again later
@@ -42,6 +43,7 @@ __all__ = [
     "SessionLost",
     "TimedOut",
     "UnknownMessage",
+    "Unsupported",
     "from_wire",
 ]
 
@@ -119,6 +121,13 @@ class FactoryFailed(EnvironmentFailed):
 
     code = "FACTORY_ERROR"
     http_status = 503
+
+
+class Unsupported(EnvTorchError):
+    """The environment has no such ability: no tasks, no tools."""
+
+    code = "UNSUPPORTED"
+    http_status = 501
 
 
 class TimedOut(EnvTorchError, TimeoutError):

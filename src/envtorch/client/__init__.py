@@ -1,0 +1,19 @@
+"""Use an environment: `EnvClient` blocks, `MyEnv.aio(...)` awaits, `HTTPEnvClient` needs only HTTP."""
+
+from typing import TYPE_CHECKING, Any
+
+from envtorch.client.aio import AsyncEnvClient
+from envtorch.client.sync import EnvClient, GenericEnvClient
+
+if TYPE_CHECKING:
+    from envtorch.client.http import HTTPEnvClient
+
+__all__ = ["AsyncEnvClient", "EnvClient", "GenericEnvClient", "HTTPEnvClient"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "HTTPEnvClient":  # the only one that needs an HTTP library
+        from envtorch.client.http import HTTPEnvClient
+
+        return HTTPEnvClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

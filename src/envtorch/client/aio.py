@@ -1,0 +1,144 @@
+"""The async client: the blocking one's twin, method for method."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from envtorch.client.aio_links import AsyncLink, AsyncLocalLink, AsyncSocketLink
+from envtorch.client.hooks import Hooks
+from envtorch.client.links import make_environment
+from envtorch.client.options import ClientOptions, Owner
+from envtorch.env import EnvironmentSource
+from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step
+from envtorch.protocol.flow import drive_async
+from envtorch.types import ActT, ObsT, StateT, StepResult
+
+if TYPE_CHECKING:
+    from envtorch.client.sync import EnvClient
+
+__all__ = ["AsyncEnvClient", "AsyncTwin"]
+
+T = TypeVar("T")
+
+
+class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
+    """One session on an environment server, awaited. Made by `MyEnv.aio(...)`.
+
+    async with MyEnv.aio("http://127.0.0.1:8000") as env:
+        result = await env.reset(seed=7)
+
+    Calls on one client take turns; open one client per session that should run at the same time.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        hooks: Hooks[ActT, ObsT, StateT],
+        *,
+        link: AsyncLink | None = None,
+        provider: Owner | None = None,
+    ) -> None:
+        self._options = options
+        self._hooks = hooks
+        self._link = link
+        self._provider = provider
+        self._turn = asyncio.Lock()
+
+    @property
+    def base_url(self) -> str:
+        return self._options.base_url
+
+    async def connect(self) -> Self:
+        """Open the session now, rather than on first use."""
+        if self._link is None:
+            self._link = await AsyncSocketLink.open(self._options)
+        return self
+
+    async def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[ObsT]:
+        """Begin an episode: `seed`, `episode_id`, and whatever the environment's `reset` takes."""
+        return await self._run(ask_reset(self._hooks, options), timeout_s)
+
+    async def step(self, action: ActT, *, timeout_s: float | None = None) -> StepResult[ObsT]:
+        """Take one action."""
+        return await self._run(ask_step(self._hooks, action), timeout_s)
+
+    async def state(self, *, timeout_s: float | None = None) -> StateT:
+        """Where the episode stands."""
+        return await self._run(ask_state(self._hooks), timeout_s)
+
+    async def close(self) -> None:
+        """End the session, and stop the server if it was started for this client."""
+        link, self._link = self._link, None
+        try:
+            if link is not None:
+                await link.close()
+        finally:
+            if self._provider is not None:
+                await asyncio.to_thread(self._provider.stop_container)
+
+    async def _run(self, flow: Asking[T], timeout_s: float | None) -> T:
+        timeout = self._options.message_timeout_s if timeout_s is None else timeout_s
+        async with self._turn:
+            await self.connect()
+            link = self._link
+            assert link is not None
+            return await drive_async(flow, lambda ask: link.exchange(ask, timeout_s=timeout))
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {type(self._hooks).__name__} {self._options.base_url}>"
+
+
+class AsyncTwin:
+    """`MyEnv.aio`: makes async clients that speak with `MyEnv`'s classes and hooks."""
+
+    def __get__(
+        self, instance: object, owner: "type[EnvClient[ActT, ObsT, StateT]]"
+    ) -> "AsyncFactory[ActT, ObsT, StateT]":
+        return AsyncFactory(owner)
+
+
+class AsyncFactory(Generic[ActT, ObsT, StateT]):
+    """Makes the async twins of one client class."""
+
+    def __init__(self, client: "type[EnvClient[ActT, ObsT, StateT]]") -> None:
+        self._client = client
+
+    def __call__(
+        self,
+        base_url: str,
+        *,
+        connect_timeout_s: float = 10.0,
+        message_timeout_s: float = 60.0,
+        max_message_size_mb: float = 100.0,
+        headers: Mapping[str, str] | None = None,
+        provider: Owner | None = None,
+    ) -> AsyncEnvClient[ActT, ObsT, StateT]:
+        """An async client of the server at `base_url`."""
+        # The blocking client connects on first use, which never comes: here it only translates.
+        twin = self._client(
+            base_url,
+            connect_timeout_s=connect_timeout_s,
+            message_timeout_s=message_timeout_s,
+            max_message_size_mb=max_message_size_mb,
+            headers=headers,
+        )
+        return AsyncEnvClient(twin._options, twin, provider=provider)
+
+    def local(self, environment: EnvironmentSource | None = None) -> AsyncEnvClient[ActT, ObsT, StateT]:
+        """An async client of an environment in this process."""
+        twin = self._client("local://")
+        made = make_environment(environment, self._client.environment)
+        link = AsyncLocalLink(made, self._client._codec_of_class())
+        return AsyncEnvClient(twin._options, twin, link=link)

@@ -1,0 +1,190 @@
+"""A blocking WebSocket with no thread and no event loop: websockets' sans-I/O core on one socket."""
+
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, InvalidURI
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import WebSocketURI, parse_uri
+
+from envtorch.errors import ConfigurationError, ConnectFailed, SessionLost, TimedOut
+
+__all__ = ["BlockingSocket"]
+
+_CHUNK = 256 * 1024
+
+
+class BlockingSocket:
+    """One WebSocket connection. Not for use by two threads at once."""
+
+    def __init__(self, sock: socket.socket, protocol: ClientProtocol, url: str) -> None:
+        self._socket = sock
+        self._protocol = protocol
+        self._url = url
+        self._messages: deque[str | bytes] = deque()
+        self._fragments: list[bytes] = []
+        self._kind = Opcode.TEXT
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        *,
+        timeout_s: float,
+        max_message_bytes: int,
+        headers: Mapping[str, str],
+        subprotocols: Sequence[str] = (),
+    ) -> Self:
+        """An open connection. Raises `ConnectFailed` when there is none to be had in time."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            uri = parse_uri(url)
+        except InvalidURI as error:
+            raise ConfigurationError(f"{url!r} is not the address of a server: {error}") from error
+        offered = [Subprotocol(name) for name in subprotocols] or None
+        protocol = ClientProtocol(uri, subprotocols=offered, max_size=max_message_bytes)
+        try:
+            sock = _open(uri, timeout_s)
+        except OSError as error:
+            raise ConnectFailed(f"Failed to connect to {url}: {error}") from error
+        connection = cls(sock, protocol, url)
+        try:
+            connection._shake_hands(headers, deadline)
+        except BaseException:
+            sock.close()
+            raise
+        return connection
+
+    def _shake_hands(self, headers: Mapping[str, str], deadline: float) -> None:
+        request = self._protocol.connect()
+        for name, value in headers.items():
+            request.headers[name] = value
+        self._protocol.send_request(request)
+        try:
+            self._flush(deadline)
+            while self._protocol.state is State.CONNECTING and self._protocol.handshake_exc is None:
+                self._read(deadline)
+        except (OSError, TimedOut) as error:
+            raise ConnectFailed(f"Failed to connect to {self._url}: {error}") from error
+        refusal = self._protocol.handshake_exc
+        if refusal is not None:
+            hint = "" if isinstance(refusal, InvalidHandshake) else " (is this an environment server?)"
+            raise ConnectFailed(f"Failed to connect to {self._url}: {refusal}{hint}") from refusal
+
+    @property
+    def subprotocol(self) -> str | None:
+        """What client and server agreed to speak; None for the base wire."""
+        return self._protocol.subprotocol
+
+    def send(self, frame: bytes, *, timeout_s: float, binary: bool = False) -> None:
+        """Send one message. Raises `SessionLost` when the connection is gone."""
+        if self._protocol.state is not State.OPEN:
+            raise self._lost()
+        (self._protocol.send_binary if binary else self._protocol.send_text)(frame)
+        try:
+            self._flush(time.monotonic() + timeout_s)
+        except OSError as error:
+            # The server may have said why before it went: what it said is still to be read.
+            if not self._drain():
+                raise self._lost(error) from error
+
+    def receive(self, *, timeout_s: float) -> str | bytes:
+        """The next message. Raises `TimedOut`, or `SessionLost` when the connection is gone."""
+        deadline = time.monotonic() + timeout_s
+        while not self._messages:
+            if self._protocol.state is not State.OPEN:
+                raise self._lost()
+            try:
+                self._read(deadline)
+            except OSError as error:
+                raise self._lost(error) from error
+        return self._messages.popleft()
+
+    def close(self) -> None:
+        """Say goodbye and let go. Never waits long, and never fails."""
+        try:
+            if self._protocol.state is State.OPEN:
+                self._protocol.send_close(1000)
+                self._flush(time.monotonic() + 1.0)
+        except (OSError, TimedOut):
+            pass  # the other side is gone already
+        finally:
+            self._socket.close()
+
+    # Bytes in, bytes out.
+
+    def _flush(self, deadline: float) -> None:
+        for data in self._protocol.data_to_send():
+            if not data:
+                self._socket.shutdown(socket.SHUT_WR)
+                continue
+            self._socket.settimeout(_left(deadline))
+            self._socket.sendall(data)
+
+    def _read(self, deadline: float) -> None:
+        """Read what there is, at least one chunk, and sort it into messages."""
+        self._socket.settimeout(_left(deadline))
+        try:
+            data = self._socket.recv(_CHUNK)
+        except TimeoutError:
+            raise TimedOut("no reply from the server before the deadline") from None
+        if data:
+            self._protocol.receive_data(data)
+        else:
+            self._protocol.receive_eof()
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                self._take(event)
+        if data:
+            self._flush(deadline)  # pongs, and the answer to a close
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+            self._kind = frame.opcode
+        elif frame.opcode is not Opcode.CONT:
+            return
+        self._fragments.append(bytes(frame.data))
+        if frame.fin:
+            message = b"".join(self._fragments)
+            self._fragments.clear()
+            self._messages.append(message if self._kind is Opcode.BINARY else message.decode())
+
+    def _drain(self) -> bool:
+        """Read what the server had sent before it went; say whether it was anything."""
+        try:
+            while not self._messages and self._protocol.state is State.OPEN:
+                self._read(time.monotonic() + 1.0)
+        except (OSError, TimedOut):
+            pass
+        return bool(self._messages)
+
+    def _lost(self, error: Exception | None = None) -> SessionLost:
+        if error is None and self._protocol.state is not State.OPEN:
+            reason = str(self._protocol.close_exc) if self._protocol.state is State.CLOSED else "closed"
+        else:
+            reason = str(error or "closed")
+        return SessionLost(f"the connection to {self._url} is gone: {reason}")
+
+
+def _left(deadline: float) -> float:
+    """Seconds until the deadline; never zero, which would mean a socket that does not wait at all."""
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def _open(uri: WebSocketURI, timeout_s: float) -> socket.socket:
+    sock = socket.create_connection((uri.host, uri.port), timeout=timeout_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if uri.secure:
+            return ssl.create_default_context().wrap_socket(sock, server_hostname=uri.host)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

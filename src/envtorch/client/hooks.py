@@ -1,0 +1,73 @@
+"""Between a client's values and what travels: the part that blocking and async clients share."""
+
+from typing import Any, ClassVar, Generic
+
+from pydantic import BaseModel
+
+from envtorch.env import EnvSpec, type_arguments
+from envtorch.errors import InvalidAction
+from envtorch.protocol.codec import Codec, encode_value
+from envtorch.types import ActT, ObsT, StateT, StepResult
+
+__all__ = ["Hooks"]
+
+
+class Hooks(Generic[ActT, ObsT, StateT]):
+    """Payload and parse hooks, with defaults derived from the type parameters.
+
+    `class MyEnv(EnvClient[MyAction, MyObservation, MyState]): ...` needs no hook. A subclass that
+    defines `_step_payload`, `_parse_result` or `_parse_state` has the last word.
+    """
+
+    _codec: Codec[ActT, ObsT, StateT]
+    _codecs: ClassVar[dict[type, Codec[Any, Any, Any]]] = {}
+
+    environment: ClassVar[str | None] = None
+    """Where the environment itself is, as `"module:Class"`; what `local()` runs by default."""
+
+    def __init_subclass__(cls, *, environment: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if environment is not None:
+            cls.environment = environment
+
+    def _step_payload(self, action: ActT) -> dict[str, Any]:
+        """An action as the server's JSON object."""
+        payload: dict[str, Any] = (
+            action.model_dump(mode="json") if isinstance(action, BaseModel) else action  # type: ignore[assignment]
+        )
+        return payload
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        """The result in a reply to `reset` or `step`."""
+        return self._codec_of_class().decode_result(payload)
+
+    def _parse_state(self, payload: dict[str, Any]) -> StateT:
+        """The state in a reply to `state`."""
+        return self._codec_of_class().decode_state(payload)
+
+    # What the flows of `envtorch.protocol.client` call.
+
+    def encode_action(self, action: ActT) -> bytes:
+        if type(self)._step_payload is Hooks._step_payload:
+            return self._codec_of_class().encode_action(action)  # straight to bytes
+        return encode_value(self._step_payload(action), blame=InvalidAction)
+
+    def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        return self._parse_result(payload)
+
+    def parse_state(self, payload: dict[str, Any]) -> StateT:
+        return self._parse_state(payload)
+
+    @classmethod
+    def _codec_of_class(cls) -> Codec[ActT, ObsT, StateT]:
+        codec = Hooks._codecs.get(cls)
+        if codec is None:
+            codec = Hooks._codecs[cls] = Codec(cls.spec())
+        return codec
+
+    @classmethod
+    def spec(cls) -> EnvSpec[ActT, ObsT, StateT]:
+        """The classes this client speaks; a parameter left open is a plain dictionary."""
+        arguments = type_arguments(cls, Hooks) or (dict, dict, dict)
+        action, observation, state = (a if isinstance(a, type) else dict for a in arguments)
+        return EnvSpec(action, observation, state, name=cls.__name__)

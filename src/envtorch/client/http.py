@@ -1,0 +1,131 @@
+"""The HTTP client: for code written against the first API, and for where only HTTP gets through."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Generic, Self
+
+import httpx
+
+from envtorch.client.hooks import Hooks
+from envtorch.client.options import Owner
+from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
+from envtorch.protocol.codec import encode_value
+from envtorch.types import ActT, ObsT, StateT, StepResult
+
+__all__ = ["HTTPEnvClient"]
+
+
+class HTTPEnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
+    """One session over plain HTTP, blocking. The server's session cookie keeps the episode.
+
+    Hooks have defaults, as in `EnvClient`; a subclass may define `_step_payload`, `_parse_result` and
+    `_parse_state`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        request_timeout_s: float = 15.0,
+        default_headers: Mapping[str, str] | None = None,
+        provider: Owner | None = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._timeout_s = float(request_timeout_s)
+        self._provider = provider
+        self._http = httpx.Client(
+            base_url=self.base_url,
+            headers={"Content-Type": "application/json", **(default_headers or {})},
+            timeout=self._timeout_s,
+        )
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> StepResult[ObsT]:
+        """Begin an episode: `seed`, `episode_id`, and whatever the environment's `reset` takes."""
+        named = {"seed": seed, "episode_id": episode_id}
+        body = {**{name: value for name, value in named.items() if value is not None}, **options}
+        return self.parse_result(self._send("POST", "/reset", encode_value(body, InvalidAction), headers))
+
+    def step(
+        self,
+        action: ActT,
+        *,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> StepResult[ObsT]:
+        """Take one action. `timeout_s` bounds the step and, with a little grace, the request."""
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        named = {"timeout_s": limit, "request_id": request_id}
+        extras = b"".join(
+            b',"%b":%b' % (name.encode(), encode_value(value))
+            for name, value in named.items()
+            if value is not None
+        )
+        body = b'{"action":%b%b}' % (self.encode_action(action), extras)
+        return self.parse_result(self._send("POST", "/step", body, headers, timeout_s=limit))
+
+    def state(self, *, headers: Mapping[str, str] | None = None) -> StateT:
+        """Where the episode stands."""
+        return self.parse_state(self._send("GET", "/state", None, headers))
+
+    def close(self) -> None:
+        """End the session, and stop the server if it was started for this client."""
+        try:
+            self._http.post("/close", timeout=min(self._timeout_s, 2.0))
+        except httpx.HTTPError:
+            pass  # there is nobody left to tell
+        finally:
+            self._http.close()
+            if self._provider is not None:
+                self._provider.stop_container()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
+        try:
+            response = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
+        except httpx.TimeoutException as error:
+            raise TimedOut(f"{method} {path} was not answered in time: {error!r}") from error
+        except httpx.TransportError as error:
+            raise ConnectFailed(f"{method} {self.base_url}{path} failed: {error}") from error
+        if response.is_success:
+            payload: dict[str, Any] = response.json()
+            return payload
+        raise _error_in(response)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _error_in(response: httpx.Response) -> EnvTorchError:
+    """The error that a response reports; an unknown one keeps its status and text."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    detail = body.get("detail") if isinstance(body, dict) else None
+    if isinstance(detail, list):
+        return InvalidAction("Invalid message", errors=detail)
+    code = body.get("code") if isinstance(body, dict) else None
+    return from_wire(code, str(detail or f"HTTP {response.status_code}: {response.text[:500]}"))

@@ -1,0 +1,104 @@
+"""Blocking links: how a client's questions reach an environment, near or far."""
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+from envtorch.client.blocking_socket import BlockingSocket
+from envtorch.client.options import ClientOptions
+from envtorch.env import Environment, EnvironmentSource, load_object
+from envtorch.errors import ConfigurationError, EnvTorchError, TimedOut
+from envtorch.protocol.client import CLOSE, Pairing, websocket_url
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.flow import drive, settle
+from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.messages import Close, Mcp, decode
+from envtorch.protocol.wire import Answer, Ask, error_reply
+
+__all__ = ["Link", "LocalLink", "SocketLink", "make_environment"]
+
+
+class Link(Protocol):
+    """Carries one question at a time, and brings back its answer."""
+
+    def exchange(self, ask: Ask, *, timeout_s: float) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+class SocketLink:
+    """One session over one WebSocket, on OpenEnv's wire."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._pairing = Pairing()
+        self._socket = BlockingSocket.connect(
+            websocket_url(options.base_url),
+            timeout_s=options.connect_timeout_s,
+            max_message_bytes=options.max_message_bytes,
+            headers=options.headers,
+        )
+
+    def exchange(self, ask: Ask, *, timeout_s: float) -> Answer:
+        deadline = time.monotonic() + timeout_s
+        self._pairing.asked()
+        self._socket.send(ask.frame(), timeout_s=timeout_s)
+        while True:
+            try:
+                frame = self._socket.receive(timeout_s=deadline - time.monotonic())
+            except TimedOut:
+                raise TimedOut(f"{ask.type} was not answered within {timeout_s:g} s") from None
+            if self._pairing.answers_the_last():
+                return Answer.read(frame)
+
+    def close(self) -> None:
+        try:
+            self._socket.send(CLOSE.frame(), timeout_s=1.0)
+        except EnvTorchError:
+            pass  # there is nobody left to tell
+        finally:
+            self._socket.close()
+
+
+class LocalLink:
+    """An environment in this process, behind the same codec and the same rules as a served one."""
+
+    def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
+        self._host = EnvironmentHost(environment, codec)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def exchange(self, ask: Ask, *, timeout_s: float) -> Answer:
+        try:
+            request = decode(ask.frame())
+            assert not isinstance(request, Close | Mcp)
+            reply = drive(self._host.reply(request, strict=True), self._settle)
+        except EnvTorchError as error:
+            reply = error_reply(error)
+        return Answer.read(reply.frame())
+
+    def _settle(self, value: Any) -> Any:
+        """An async environment keeps one loop for its whole life, which runs while it is called."""
+        if not asyncio.iscoroutine(value):
+            return value
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(settle(value))
+
+    def close(self) -> None:
+        try:
+            drive(self._host.close(), self._settle)
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+
+
+def make_environment(source: EnvironmentSource | None, default: str | None) -> Environment[Any, Any, Any]:
+    """The environment that `local()` was asked for."""
+    found = source if source is not None else default
+    if found is None:
+        raise ConfigurationError(
+            "say which environment to run: MyEnv.local(MyEnvironment), or declare the client as "
+            "`class MyEnv(EnvClient[...], environment='package.module:MyEnvironment')`"
+        )
+    if isinstance(found, str):
+        found = load_object(found)
+    return found if isinstance(found, Environment) else found()

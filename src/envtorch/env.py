@@ -1,0 +1,239 @@
+"""What an environment author writes: `Environment`, and the hooks around it.
+
+`EnvSpec` is the one value that server and client must agree on: which classes travel.
+"""
+
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Generic, Protocol, Self, get_args, get_origin, runtime_checkable
+
+from envtorch.errors import ConfigurationError
+from envtorch.types import Action, ActT, EnvironmentMetadata, Observation, ObsT, State, StateT, Tool
+
+__all__ = [
+    "EnvSpec",
+    "Environment",
+    "EnvironmentSource",
+    "Rubric",
+    "TaskProvider",
+    "ToolProvider",
+    "Transform",
+    "load_object",
+    "type_arguments",
+]
+
+
+class Transform(ABC, Generic[ObsT]):
+    """Rewrites an observation before the agent sees it: adds a reward, hides a field."""
+
+    @abstractmethod
+    def __call__(self, observation: ObsT) -> ObsT: ...
+
+
+class Rubric(Protocol):
+    """Scores what just happened. A plain function `(action, observation) -> float` will do."""
+
+    def __call__(self, action: Any, observation: Any, /) -> Any: ...
+
+
+class Environment(ABC, Generic[ActT, ObsT, StateT]):
+    """An environment: `reset` begins an episode, `step` takes an action, `state` tells where it stands.
+
+    `reset` and `step` may be plain or `async` methods, and take any of these keywords they care for:
+    `reset(seed, episode_id, **options)` and `step(action, timeout_s, request_id, episode_id)`.
+    The `reset_async` / `step_async` spelling is honoured too, and preferred where both exist.
+
+    A plain environment lives on a thread of its own, always the same one. An `async` one lives on the
+    server's event loop. Neither is ever called twice at once.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS: ClassVar[bool] = False
+    """Several objects of this class may live side by side in one process."""
+
+    BLOCKING: ClassVar[bool] = True
+    """Set to False on a plain environment whose calls take microseconds: it then runs on the event
+    loop, with no thread at all. A call that waits for anything would hold up every session."""
+
+    transform: Transform[ObsT] | None = None
+    rubric: Rubric | None = None
+
+    def __init__(self, transform: Transform[ObsT] | None = None, rubric: Rubric | None = None) -> None:
+        self.transform = transform
+        self.rubric = rubric
+
+    @abstractmethod
+    def reset(self, *args: Any, **kwargs: Any) -> ObsT | Awaitable[ObsT]:
+        """Begin an episode; give the first observation."""
+
+    @abstractmethod
+    def step(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT | Awaitable[ObsT]:
+        """Take one action; give what the agent sees next."""
+
+    @property
+    @abstractmethod
+    def state(self) -> StateT:
+        """Where the episode stands."""
+
+    def close(self) -> Awaitable[None] | None:
+        """Let go of what the environment holds. Called once, where the environment lives."""
+        return None
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """What the server tells of this environment."""
+        name = type(self).__name__
+        return EnvironmentMetadata(name=name, description=f"{name} environment", version="1.0.0")
+
+    def _apply_transform(self, observation: ObsT) -> ObsT:
+        return observation if self.transform is None else self.transform(observation)
+
+    def _apply_rubric(self, action: ActT, observation: ObsT) -> float:
+        return 0.0 if self.rubric is None else float(self.rubric(action, observation))
+
+    async def _apply_rubric_async(self, action: ActT, observation: ObsT) -> float:
+        score = 0.0 if self.rubric is None else self.rubric(action, observation)
+        return float(await score if isinstance(score, Awaitable) else score)
+
+    def _reset_rubric(self) -> None:
+        reset = getattr(self.rubric, "reset", None)
+        if reset is not None:
+            reset()
+
+
+@runtime_checkable
+class TaskProvider(Protocol):
+    """An environment that has tasks. Each method may be async, and must work before any `reset`."""
+
+    def list_splits(self) -> Any: ...
+    def list_tasks(self, split: str) -> Any: ...
+    def num_tasks(self, split: str) -> Any: ...
+    def get_task(self, split: str, index: int) -> Any: ...
+    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> Any: ...
+
+
+@runtime_checkable
+class ToolProvider(Protocol):
+    """An environment whose tools an agent may call through MCP. Both methods may be async."""
+
+    def list_tools(self) -> Iterable[Tool] | Awaitable[Iterable[Tool]]: ...
+    def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Any: ...
+
+
+EnvironmentSource = Callable[[], Environment[Any, Any, Any]] | Environment[Any, Any, Any] | str
+"""Where environments come from: a class, a factory, one shared instance, or `"module:name"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec(Generic[ActT, ObsT, StateT]):
+    """The classes that travel between an environment and its clients."""
+
+    action: type[ActT]
+    observation: type[ObsT]
+    state: type[StateT]
+    reset_observation: type[Any] | None = None
+    name: str = "environment"
+
+    @classmethod
+    def of(
+        cls,
+        environment: object,
+        *,
+        action: type | None = None,
+        observation: type | None = None,
+        state: type | None = None,
+        reset_observation: type | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """The spec of an environment class, factory or instance.
+
+        What is not given is read from `Environment[Act, Obs, State]`, then from the annotations of
+        `step` and `state`.
+        """
+        source = environment if callable(environment) else type(environment)
+        declared = _declared_types(source) if isinstance(source, type) else _Declared()
+        action = action or declared.action
+        observation = observation or declared.observation
+        if action is None or observation is None:
+            raise ConfigurationError(
+                f"{_name_of(source)} does not say which action and observation classes it uses: "
+                "write `class MyEnvironment(Environment[MyAction, MyObservation, MyState])`, "
+                "or pass both classes"
+            )
+        return cls(
+            action=action,
+            observation=observation,
+            state=state or declared.state or State,
+            reset_observation=reset_observation,
+            name=name or _name_of(source),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    action: type | None = None
+    observation: type | None = None
+    state: type | None = None
+
+
+def _declared_types(environment: type) -> _Declared:
+    hints = _hints(getattr(environment, "step", None))
+    state = getattr(environment, "state", None)
+    hinted = (
+        next((hint for name, hint in hints.items() if name != "return"), None),
+        hints.get("return"),
+        _hints(state.fget if isinstance(state, property) else state).get("return"),
+    )
+    arguments = type_arguments(environment, Environment) or (None, None, None)
+    chosen = [a if isinstance(a, type) else h for a, h in zip(arguments, hinted, strict=True)]
+    bases = (Action, Observation, State)
+    # A bare `Action` says no more than nothing: the class is then the caller's to give.
+    return _Declared(*(c if isinstance(c, type) and c not in (*bases, object) else None for c in chosen))
+
+
+def _hints(function: object) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        return {}  # annotations that cannot be resolved say nothing
+
+
+def _name_of(source: object) -> str:
+    return getattr(source, "__name__", None) or type(source).__name__
+
+
+def type_arguments(cls: type, generic: type) -> tuple[Any, ...] | None:
+    """What `cls` puts in the brackets of `generic`, however many classes lie between them."""
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = get_origin(base)
+        if origin is generic:
+            return get_args(base)
+        inherited = type_arguments(origin or base, generic) if isinstance(origin or base, type) else None
+        if inherited is not None:
+            parameters = getattr(origin, "__parameters__", ())
+            values = dict(zip(parameters, get_args(base), strict=False))
+            return tuple(values.get(argument, argument) for argument in inherited)
+    for parent in cls.__bases__:
+        if parent is not generic and issubclass(parent, generic):
+            return type_arguments(parent, generic)
+    return None
+
+
+def load_object(path: str) -> Any:
+    """The object named `"package.module:attribute"`."""
+    module, separator, attribute = path.partition(":")
+    if not (module and separator and attribute):
+        raise ConfigurationError(f"{path!r} names nothing: write it as 'package.module:attribute'")
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name and not module.startswith(missing.name):
+            raise  # the module is there; something it imports is not
+        raise ConfigurationError(f"there is no module {module!r} to load {attribute!r} from") from missing
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigurationError(f"module {module!r} has no {attribute!r}") from None
+    return found

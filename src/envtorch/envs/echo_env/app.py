@@ -1,0 +1,6 @@
+"""The echo environment, served: `uvicorn envtorch.envs.echo_env.app:app`."""
+
+from envtorch.envs.echo_env.environment import EchoEnvironment
+from envtorch.server import create_app
+
+app = create_app(EchoEnvironment, env_name="echo_env", max_concurrent_envs=64)

@@ -1,0 +1,216 @@
+"""Values to bytes and back: one `Codec`, built once per environment, for every kind of class.
+
+pydantic models, `@dataclass` subclasses of ours and plain dataclasses all go through pydantic-core.
+An observation is encoded by its own class, so a subclass keeps its fields, and straight to bytes.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
+
+from envtorch.env import EnvSpec
+from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
+from envtorch.protocol.messages import invalid
+from envtorch.types import ActT, ObsT, Scalar, StateT, StepResult
+
+__all__ = ["Codec", "Encoded", "encode_value"]
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """An observation on its way out: JSON where it is large, values where it is small."""
+
+    observation: bytes
+    """The observation as JSON, without reward and done."""
+    reward: Scalar | None
+    done: bool
+    metadata: bytes | None
+    """The observation's metadata as JSON; None when there is none."""
+    terminated: bool | None
+    truncated: bool | None
+
+
+class Codec(Generic[ActT, ObsT, StateT]):
+    """Validates, describes and encodes the classes of one environment."""
+
+    def __init__(self, spec: EnvSpec[ActT, ObsT, StateT]) -> None:
+        self.spec = spec
+        self._action: TypeAdapter[ActT] = TypeAdapter(spec.action)
+        self._observation: TypeAdapter[ObsT] = TypeAdapter(spec.observation)
+        self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
+        self._lifted = [name for name in ("reward", "done") if name in _field_names(spec.observation)]
+
+    # The server's side.
+
+    def decode_action(self, payload: bytes | Mapping[str, Any]) -> ActT:
+        """The action in `payload`. Raises `InvalidAction`, whatever a validator of its class does."""
+        try:
+            if isinstance(payload, bytes):
+                return self._action.validate_json(payload)
+            return self._action.validate_python(payload)
+        except Exception as error:  # validators are foreign code
+            raise invalid(error) from error
+
+    def encode_observation(self, observation: object) -> Encoded:
+        """An observation as bytes. Raises `EnvironmentFailed`, naming the field it cannot encode."""
+        read = observation.get if isinstance(observation, dict) else _Reader(observation)
+        terminated, truncated = _flag(read("terminated", None)), _flag(read("truncated", None))
+        metadata = read("metadata", None)
+        return Encoded(
+            observation=_encode(observation, exclude=_ENVELOPE),
+            reward=_plain(read("reward", None)),
+            done=bool(read("done", False)) or bool(terminated) or bool(truncated),
+            metadata=_encode(metadata) if metadata else None,
+            terminated=terminated,
+            truncated=truncated,
+        )
+
+    def schemas(self, state: type | None = None) -> dict[str, dict[str, Any]]:
+        """JSON schemas of everything that travels, as `GET /schema` tells them."""
+        first = self.spec.reset_observation
+        observation = self._observation.json_schema()
+        return {
+            "action": self._action.json_schema(),
+            "observation": observation,
+            "state": (TypeAdapter(state) if state else self._state).json_schema(),
+            "reset_observation": TypeAdapter(first).json_schema() if first else observation,
+        }
+
+    # The client's side.
+
+    def encode_action(self, action: ActT) -> bytes:
+        """An action as JSON. A dictionary is taken as it is."""
+        return _encode(action, blame=InvalidAction)
+
+    def decode_result(self, payload: Mapping[str, Any]) -> StepResult[ObsT]:
+        """The result in the `data` of an observation message."""
+        observation = payload.get("observation", {})
+        if self._lifted:
+            observation = observation | {name: payload[name] for name in self._lifted if name in payload}
+        return StepResult(
+            observation=_fit(self._observation, observation, "observation"),
+            reward=payload.get("reward"),
+            done=bool(payload.get("done", False)),
+            metadata=payload.get("metadata"),
+            terminated=payload.get("terminated"),
+            truncated=payload.get("truncated"),
+        )
+
+    def decode_state(self, payload: Mapping[str, Any]) -> StateT:
+        """The state in the `data` of a state message."""
+        return _fit(self._state, payload, "state")
+
+
+T = TypeVar("T")
+
+_ENVELOPE = {"reward", "done"}
+
+
+def encode_value(value: object, blame: type[EnvTorchError] = EnvironmentFailed) -> bytes:
+    """Any value as JSON: models, dataclasses, arrays, tensors and plain containers."""
+    return _encode(value, blame=blame)
+
+
+def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
+    try:
+        return adapter.validate_python(payload)
+    except ValidationError as error:
+        raise ProtocolError(f"the server's {what} does not fit {error.title}: {error}") from error
+
+
+class _Reader:
+    """`getattr` with `dict.get`'s face."""
+
+    __slots__ = ("_object",)
+
+    def __init__(self, target: object) -> None:
+        self._object = target
+
+    def __call__(self, name: str, default: object) -> Any:
+        return getattr(self._object, name, default)
+
+
+def _flag(value: object) -> bool | None:
+    """An environment's own field of that name may hold anything; only a boolean is a flag."""
+    return value if isinstance(value, bool) else None
+
+
+def _plain(reward: Any) -> Scalar | None:
+    """A reward as Python's own number; numpy and torch scalars know how to become one."""
+    if reward is None or isinstance(reward, bool | int | float):
+        return reward
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        raise EnvironmentFailed(f"field 'reward' holds {type(reward).__name__}, which is no number") from None
+
+
+_serializers: dict[type, SchemaSerializer] = {}
+
+
+def _serializer(cls: type) -> SchemaSerializer | None:
+    """The serializer of a model or dataclass, found once per class; None for plain containers."""
+    found = _serializers.get(cls)
+    if found is None:
+        if issubclass(cls, BaseModel):
+            found = cls.__pydantic_serializer__
+        elif dataclasses.is_dataclass(cls):
+            found = TypeAdapter(cls).serializer
+        else:
+            return None
+        _serializers[cls] = found
+    return found
+
+
+def _encode(
+    value: Any, exclude: set[str] | None = None, blame: type[EnvTorchError] = EnvironmentFailed
+) -> bytes:
+    serializer = _serializer(type(value))
+    try:
+        if serializer is not None:
+            return serializer.to_json(value, exclude=exclude, fallback=_fallback, warnings=False)
+        if exclude and isinstance(value, dict):
+            value = {key: item for key, item in value.items() if key not in exclude}
+        return to_json(value, fallback=_fallback)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise blame(_complaint(value, error)) from error
+
+
+def _fallback(value: Any) -> Any:
+    """Arrays, tensors and their scalars, of any library, all have `tolist`."""
+    tolist = getattr(value, "tolist", None)
+    if tolist is None:
+        raise TypeError(f"Unable to serialize unknown type: {type(value)}")
+    return tolist()
+
+
+def _complaint(value: object, error: Exception) -> str:
+    where = ".".join(_path_to_fault(value, 0))
+    return f"field {where!r} cannot be encoded: {error}" if where else f"cannot be encoded: {error}"
+
+
+def _path_to_fault(value: object, depth: int) -> list[str]:
+    """Where inside `value` the part lies that cannot be encoded; the error alone does not say."""
+    if isinstance(value, Mapping):
+        parts = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        parts = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        parts = list(getattr(value, "__dict__", {}).items())
+    for name, part in parts if depth < 20 else []:
+        try:
+            to_json(part, fallback=_fallback)
+        except (PydanticSerializationError, ValueError, RecursionError):
+            return [name, *_path_to_fault(part, depth + 1)]
+    return []
+
+
+def _field_names(cls: type) -> set[str]:
+    if isinstance(cls, type) and issubclass(cls, BaseModel):
+        return set(cls.model_fields)
+    if dataclasses.is_dataclass(cls):
+        return {field.name for field in dataclasses.fields(cls)}
+    return set()

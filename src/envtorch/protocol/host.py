@@ -1,0 +1,133 @@
+"""An environment behind its codec: requests in, encoded results out.
+
+`EnvironmentHost` is the same object wherever the environment lives: on the event loop, on a thread, in
+another process, or in the client's own process with no server at all. Its methods are flows: they
+yield what the environment returned, which whoever drives them awaits if need be.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from envtorch.env import Environment, ToolProvider
+from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Unsupported
+from envtorch.protocol import messages
+from envtorch.protocol.binding import Binding, Colour
+from envtorch.protocol.codec import Codec, Encoded, encode_value
+from envtorch.protocol.wire import Reply, observation_reply, state_reply
+from envtorch.types import EnvironmentMetadata
+
+__all__ = ["EnvironmentHost"]
+
+Calls = Generator[Any, Any, Encoded]
+Answers = Generator[Any, Any, bytes]
+Replies = Generator[Any, Any, Reply]
+
+
+class EnvironmentHost:
+    """Runs one environment for whoever holds its session."""
+
+    def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
+        self._codec = codec
+        self._binding = Binding.of(environment)
+        self.environment = environment
+
+    @property
+    def colour(self) -> Colour:
+        return self._binding.colour
+
+    def reset(self, options: Mapping[str, Any], *, strict: bool) -> Calls:
+        """Begin an episode."""
+        accepted = self._binding.reset.accepted(options, strict=strict)
+        with environment_at_work("reset"):
+            observation = yield self._binding.reset.call(**accepted)
+        return self._codec.encode_observation(observation)
+
+    def step(self, action: bytes | Mapping[str, Any], options: Mapping[str, Any], *, strict: bool) -> Calls:
+        """Take one action, given as JSON or as what JSON gave."""
+        decoded = self._codec.decode_action(action)
+        accepted = self._binding.step.accepted(options, strict=strict)
+        with environment_at_work("step"):
+            observation = yield self._binding.step.call(decoded, **accepted)
+        return self._codec.encode_observation(observation)
+
+    def reply(self, request: messages.Reset | messages.Step | messages.State, *, strict: bool) -> Replies:
+        """The reply to one of the three requests that every environment understands."""
+        match request:
+            case messages.Step():
+                return observation_reply((yield from self.step(bytes(request.data), {}, strict=strict)))
+            case messages.Reset():
+                return observation_reply((yield from self.reset(request.data, strict=strict)))
+            case messages.State():
+                return state_reply((yield from self.state()))
+
+    def state(self) -> Answers:
+        """The state, as JSON."""
+        with environment_at_work("state"):
+            state = yield self._binding.state()
+        return encode_value(state)
+
+    def state_class(self) -> Generator[Any, Any, type]:
+        """The class the state really has, which the author may not have declared."""
+        with environment_at_work("state"):
+            return type((yield self._binding.state()))
+
+    def metadata(self) -> Generator[Any, Any, EnvironmentMetadata]:
+        """What the environment tells of itself."""
+        with environment_at_work("get_metadata"):
+            metadata: EnvironmentMetadata = yield self.environment.get_metadata()
+        return metadata
+
+    def close(self) -> Generator[Any, Any, None]:
+        """Let the environment go."""
+        with environment_at_work("close"):
+            yield self.environment.close()
+
+    # Tools and tasks, for environments that have them.
+
+    @property
+    def has_tools(self) -> bool:
+        return isinstance(self.environment, ToolProvider)
+
+    def list_tools(self) -> Answers:
+        """The tools, as a JSON array in MCP's spelling."""
+        environment = self.environment
+        assert isinstance(environment, ToolProvider)
+        with environment_at_work("list_tools"):
+            tools = yield environment.list_tools()
+        described = [
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+            for tool in tools
+        ]
+        return encode_value(described)
+
+    def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answers:
+        """What a tool answered, as JSON."""
+        environment = self.environment
+        assert isinstance(environment, ToolProvider)
+        with environment_at_work(f"tool {name!r}"):
+            result = yield environment.call_tool(name, arguments)
+        return encode_value(result)
+
+    def tasks(self, method: str, *args: Any) -> Generator[Any, Any, Any]:
+        """The answer of one method of `TaskProvider`."""
+        function = getattr(self.environment, method, None)
+        if function is None:
+            raise Unsupported(f"{method} is not supported for this environment")
+        try:
+            return (yield function(*args))
+        except NotImplementedError:
+            raise Unsupported(f"{method} is not supported for this environment") from None
+
+
+@contextmanager
+def environment_at_work(doing: str) -> Iterator[None]:
+    """The boundary to an author's code: whatever it raises inside is reported as its failure."""
+    try:
+        yield
+    except EnvTorchError:
+        raise
+    except MemoryError as error:
+        raise OutOfResources(f"{doing} ran out of memory") from error
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__) from error

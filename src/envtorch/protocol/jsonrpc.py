@@ -1,0 +1,71 @@
+"""JSON-RPC 2.0, as OpenEnv's `/mcp` speaks it: read a request, write a response."""
+
+import enum
+from typing import Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from envtorch.errors import EnvTorchError, InvalidJSON
+from envtorch.protocol.messages import read_json
+
+__all__ = ["Code", "JsonRpcRequest", "RpcError", "decode", "failure", "success"]
+
+
+class Code(enum.IntEnum):
+    PARSE_ERROR = -32700
+    INVALID_REQUEST = -32600
+    METHOD_NOT_FOUND = -32601
+    INVALID_PARAMS = -32602
+    INTERNAL_ERROR = -32603
+    SERVER_ERROR = -32000
+
+
+class RpcError(Exception):
+    """A failed request, as JSON-RPC reports it."""
+
+    def __init__(self, code: Code, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.data = code, message, data
+
+    @classmethod
+    def of(cls, error: EnvTorchError) -> "RpcError":
+        """An error of ours: the environment's are internal errors, the server's own carry details."""
+        if error.code in ("CAPACITY_REACHED", "FACTORY_ERROR"):
+            return cls(Code.SERVER_ERROR, error.message, error.details or None)
+        return cls(Code.INTERNAL_ERROR, error.message)
+
+
+class JsonRpcRequest(BaseModel):
+    """One request. The class's name is part of OpenEnv's wire: it stands in the error texts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: dict[str, Any] = {}
+    id: str | int | None = None
+
+
+def decode(text: str | bytes, *, parse_error: str = "Parse error") -> JsonRpcRequest:
+    """The request in `text`. Raises `RpcError`, whose id is unknown and therefore null."""
+    try:
+        message = read_json(text)
+    except InvalidJSON as error:
+        detail = error.message.removeprefix("Invalid JSON: ")
+        raise RpcError(Code.PARSE_ERROR, parse_error.format(detail)) from None
+    try:
+        return JsonRpcRequest.model_validate(message)
+    except ValidationError as error:
+        raise RpcError(Code.INVALID_REQUEST, f"Invalid request: {error}") from None
+
+
+def success(id: str | int | None, result: bytes) -> bytes:
+    """A response that carries a result, already JSON."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(id), result)
+
+
+def failure(id: str | int | None, error: RpcError) -> bytes:
+    """A response that carries an error."""
+    body = {"code": int(error.code), "message": error.message, "data": error.data}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": body})

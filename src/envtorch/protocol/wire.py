@@ -1,0 +1,138 @@
+"""The base wire: exactly OpenEnv's `/ws` frames, both ways.
+
+A client that negotiates nothing gets these frames and no others: one reply per request, in order,
+no identifiers, and no key inside `data.observation` that the environment did not put there.
+"""
+
+from typing import Any
+
+import msgspec
+
+from envtorch.errors import EnvTorchError, ProtocolError, from_wire
+from envtorch.protocol.codec import Encoded
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Reply",
+    "error_data",
+    "error_reply",
+    "http_observation",
+    "mcp_reply",
+    "observation_reply",
+    "state_reply",
+]
+
+_encode = msgspec.json.encode
+
+
+# What a server says.
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """One reply: its type, and its data already encoded."""
+
+    type: str
+    data: bytes
+
+    def frame(self) -> bytes:
+        return b'{"type":"%b","data":%b}' % (self.type.encode(), self.data)
+
+
+def observation_reply(encoded: Encoded) -> Reply:
+    """The reply to `reset` and `step`."""
+    return Reply("observation", _observation_data(encoded, encoded.reward, None))
+
+
+def http_observation(encoded: Encoded) -> bytes:
+    """The body of `POST /reset` and `/step`: a float reward, and `metadata` always there."""
+    reward = None if encoded.reward is None else float(encoded.reward)
+    return _observation_data(encoded, reward, b"null")
+
+
+def _observation_data(encoded: Encoded, reward: Any, no_metadata: bytes | None) -> bytes:
+    parts = [
+        b'{"observation":%b,"reward":%b,"done":%b'
+        % (encoded.observation, _encode(reward), b"true" if encoded.done else b"false")
+    ]
+    metadata = encoded.metadata or no_metadata
+    if metadata is not None:
+        parts.append(b',"metadata":%b' % metadata)
+    # Said only by environments that say it: the others' frames stay what OpenEnv would send.
+    if encoded.terminated is not None or encoded.truncated is not None:
+        flags = (_encode(bool(encoded.terminated)), _encode(bool(encoded.truncated)))
+        parts.append(b',"terminated":%b,"truncated":%b' % flags)
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def state_reply(state: bytes) -> Reply:
+    """The reply to `state`."""
+    return Reply("state", state)
+
+
+def mcp_reply(response: bytes) -> Reply:
+    """The reply to `mcp`: a JSON-RPC response."""
+    return Reply("mcp", response)
+
+
+_BASE_DETAILS = ("errors", "active_sessions", "max_sessions", "factory_name")
+"""What OpenEnv tells beside an error's message and code."""
+
+
+def error_data(error: EnvTorchError) -> dict[str, Any]:
+    """What a peer on the base wire is told of an error."""
+    told = {key: error.details[key] for key in _BASE_DETAILS if key in error.details}
+    return {"message": error.message, "code": error.code or "SESSION_ERROR", **told}
+
+
+def error_reply(error: EnvTorchError) -> Reply:
+    """The reply to any request that failed."""
+    return Reply("error", _encode(error_data(error)))
+
+
+# What a client says, and how it reads the answer.
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One request on its way out: its type, and its data already encoded."""
+
+    type: str
+    data: bytes | None = None
+
+    def frame(self) -> bytes:
+        if self.data is None:
+            return b'{"type":"%b"}' % self.type.encode()
+        return b'{"type":"%b","data":%b}' % (self.type.encode(), self.data)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One reply as a client reads it."""
+
+    type: str
+    data: dict[str, Any] = {}
+
+    @classmethod
+    def read(cls, frame: str | bytes) -> "Answer":
+        """The reply in a frame. Raises `ProtocolError` for anything else."""
+        try:
+            return _answers.decode(frame)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise ProtocolError(f"the server's reply cannot be read: {error}") from error
+
+    def expect(self, type: str) -> dict[str, Any]:
+        """The data of a reply of this type. An error reply is raised, as the class of its code."""
+        if self.type == type:
+            return self.data
+        if self.type == "error":
+            raise self.error()
+        raise ProtocolError(f"expected a reply of type {type!r}, got {self.type!r}")
+
+    def error(self) -> EnvTorchError:
+        """The error that an error reply reports."""
+        details = dict(self.data)
+        message = details.pop("message", "the server gave no reason")
+        return from_wire(details.pop("code", None), str(message), details)
+
+
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)

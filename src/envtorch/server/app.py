@@ -1,0 +1,176 @@
+"""The composition root: from an environment to an application that serves it."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+
+from envtorch.env import EnvironmentSource, EnvSpec
+from envtorch.errors import ConfigurationError
+from envtorch.protocol.codec import Codec
+from envtorch.server.http import HttpDoor
+from envtorch.server.mcp import RpcDoor
+from envtorch.server.sessions import Factory, Sessions
+from envtorch.server.tasks import TaskDoor
+from envtorch.server.websocket import SocketDoor
+from envtorch.settings import ServerMode, Settings
+from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
+
+__all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
+
+logger = logging.getLogger(__name__)
+
+
+class HTTPEnvServer:
+    """One environment and all the doors to it.
+
+    `env` is an environment class, a factory, `"module:name"`, or an instance: one shared environment,
+    which every session then uses in turn. The action and observation classes may be left out where the
+    environment class names them: `Environment[MyAction, MyObservation, MyState]`.
+    """
+
+    def __init__(
+        self,
+        env: EnvironmentSource,
+        action_cls: type | None = None,
+        observation_cls: type | None = None,
+        max_concurrent_envs: int | None = None,
+        concurrency_config: ConcurrencyConfig | None = None,
+        env_name: str | None = None,
+        state_cls: type | None = None,
+        *,
+        reset_observation_cls: type | None = None,
+    ) -> None:
+        if max_concurrent_envs is not None and concurrency_config is not None:
+            raise ConfigurationError("pass max_concurrent_envs or concurrency_config, not both")
+        factory = Factory.of(env)
+        self.spec: EnvSpec[Any, Any, Any] = EnvSpec.of(
+            factory.environment_class or factory.make,
+            action=action_cls,
+            observation=observation_cls,
+            state=state_cls if state_cls is not State else None,
+            reset_observation=reset_observation_cls,
+            name=env_name or factory.name,
+        )
+        codec = Codec(self.spec)
+        config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
+        self.sessions = Sessions(factory, codec, config)
+        self._codec = codec
+
+    @property
+    def active_sessions(self) -> int:
+        return self.sessions.active
+
+    @property
+    def max_concurrent_envs(self) -> int:
+        return self.sessions.capacity
+
+    @property
+    def concurrency_config(self) -> ConcurrencyConfig:
+        return self.sessions.config
+
+    def get_capacity_status(self) -> ServerCapacityStatus:
+        return self.sessions.status()
+
+    def get_session_info(self, session_id: str) -> SessionInfo | None:
+        session = self.sessions.find(session_id)
+        return session.info if session else None
+
+    def register_routes(
+        self, app: FastAPI | APIRouter, mode: ServerMode | str = ServerMode.SIMULATION
+    ) -> None:
+        """Add every route to an application or router. Its shutdown closes the sessions."""
+        mode = ServerMode.of(mode)
+        router = app.router if isinstance(app, FastAPI) else app
+        rpc = RpcDoor(self.sessions)
+        TaskDoor(self.sessions, self.spec.name).register(router)
+        HttpDoor(self.sessions, self._codec).register(router, mode)
+        router.add_api_route("/mcp", rpc.post, methods=["POST"], tags=["Tools"], summary="JSON-RPC")
+        router.add_api_websocket_route("/mcp", rpc.endpoint)
+        router.add_api_websocket_route("/ws", SocketDoor(self.sessions, rpc, mode).endpoint)
+        _close_on_shutdown(router, self.sessions)
+
+
+def _close_on_shutdown(router: APIRouter, sessions: Sessions) -> None:
+    around = router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[Any]:
+        async with around(app) as state:
+            try:
+                yield state
+            finally:
+                await sessions.close()
+
+    router.lifespan_context = lifespan
+
+
+def create_fastapi_app(
+    env: EnvironmentSource,
+    action_cls: type | None = None,
+    observation_cls: type | None = None,
+    max_concurrent_envs: int | None = None,
+    concurrency_config: ConcurrencyConfig | None = None,
+    env_name: str | None = None,
+    state_cls: type | None = None,
+    *,
+    mode: ServerMode | str | None = None,
+    reset_observation_cls: type | None = None,
+) -> FastAPI:
+    """A FastAPI application that serves `env`; see `HTTPEnvServer` for what `env` may be.
+
+    The application is yours: add routes, middleware and mounts as you like.
+    """
+    server = HTTPEnvServer(
+        env,
+        action_cls,
+        observation_cls,
+        max_concurrent_envs,
+        concurrency_config,
+        env_name,
+        state_cls,
+        reset_observation_cls=reset_observation_cls,
+    )
+    app = FastAPI(
+        title="EnvTorch environment server",
+        version="1.0.0",
+        description=f"Sessions of {server.spec.name}: `POST /reset`, then `POST /step`, or `WS /ws`.",
+    )
+    server.register_routes(app, mode or Settings.from_environ().mode)
+    app.state.env_server = server
+    return app
+
+
+def create_app(
+    env: EnvironmentSource,
+    action_cls: type | None = None,
+    observation_cls: type | None = None,
+    env_name: str | None = None,
+    max_concurrent_envs: int | None = None,
+    concurrency_config: ConcurrencyConfig | None = None,
+    gradio_builder: Callable[..., Any] | None = None,
+    custom_tab_name: str = "Custom",
+    custom_tab_primary: bool = False,
+    show_default_tab: bool = True,
+    title_override: str | None = None,
+    state_cls: type | None = None,
+    *,
+    mode: ServerMode | str | None = None,
+    reset_observation_cls: type | None = None,
+) -> FastAPI:
+    """`create_fastapi_app`, in OpenEnv's order of arguments, with its options for a web page."""
+    if Settings.from_environ().web_interface:
+        logger.warning("ENABLE_WEB_INTERFACE is set, but there is no web page yet: serving the API only")
+    return create_fastapi_app(
+        env,
+        action_cls,
+        observation_cls,
+        max_concurrent_envs,
+        concurrency_config,
+        env_name,
+        state_cls,
+        mode=mode,
+        reset_observation_cls=reset_observation_cls,
+    )

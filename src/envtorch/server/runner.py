@@ -1,0 +1,145 @@
+"""Where an environment lives: on the event loop, on a thread of its own, or on a thread with a loop.
+
+A runner drives the flows of an `EnvironmentHost`, always in the same place and one at a time.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+from envtorch.env import Environment
+from envtorch.protocol.binding import Colour
+from envtorch.protocol.flow import drive, drive_async, settle
+from envtorch.protocol.host import EnvironmentHost
+
+__all__ = ["InlineRunner", "LoopThreadRunner", "Runner", "ThreadRunner", "build"]
+
+T = TypeVar("T")
+Work = Generator[Any, Any, T]
+
+
+class Runner(Protocol):
+    """Runs the flows of one environment where that environment lives."""
+
+    async def run(self, flow: Work[T]) -> T: ...
+
+    async def close(self) -> None:
+        """End the runner; what still runs ends first."""
+
+
+class InlineRunner:
+    """On the server's event loop: for async environments, and for those that never block."""
+
+    async def run(self, flow: Work[T]) -> T:
+        return await drive_async(flow, settle)
+
+    async def close(self) -> None:
+        pass
+
+
+class ThreadRunner:
+    """On a thread of its own, always the same one: for environments that block.
+
+    The thread is a daemon: an environment that hangs must not keep a stopped server from exiting.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    async def run(self, flow: Work[T]) -> T:
+        return await self.call(lambda: drive(flow, _settle_here))
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """What `function` returns, called on this thread."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            try:
+                result = function()
+            except BaseException as error:  # it belongs to whoever awaits the outcome
+                _post(loop, _reject, outcome, error)
+            else:
+                _post(loop, _resolve, outcome, result)
+
+        self._jobs.put(job)
+        return await outcome
+
+    def occupy(self, function: Callable[[], None]) -> None:
+        """Give the thread to `function` for as long as that takes."""
+        self._jobs.put(function)
+
+    async def close(self) -> None:
+        await self.call(lambda: None)
+        self._jobs.put(None)
+        self._thread.join()  # nothing is left for it to do, so this does not wait
+
+
+class LoopThreadRunner:
+    """On a thread with an event loop of its own: for environments that both await and block."""
+
+    def __init__(self, thread: ThreadRunner) -> None:
+        self._thread = thread
+        self._loop = asyncio.new_event_loop()
+        thread.occupy(self._loop.run_forever)
+
+    async def run(self, flow: Work[T]) -> T:
+        pending = asyncio.run_coroutine_threadsafe(drive_async(flow, settle), self._loop)
+        return await asyncio.wrap_future(pending)
+
+    async def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await self._thread.close()
+        self._loop.close()
+
+
+def _settle_here(value: Any) -> Any:
+    """A value, or what it comes to: on this thread, which has no loop."""
+    return asyncio.run(settle(value)) if asyncio.iscoroutine(value) else value
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:
+    with suppress(RuntimeError):  # the server's loop may be gone, and with it whoever waited
+        loop.call_soon_threadsafe(call, *args)
+
+
+def _resolve(outcome: "asyncio.Future[T]", result: T) -> None:
+    if not outcome.done():
+        outcome.set_result(result)
+
+
+def _reject(outcome: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not outcome.done():
+        # A future refuses StopIteration, which would look like the end of the coroutine awaiting it.
+        outcome.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+
+
+async def build(
+    make: Callable[[], EnvironmentHost], *, known: type[Environment[Any, Any, Any]] | None
+) -> tuple[EnvironmentHost, Runner]:
+    """An environment and its runner, the environment built where it will live.
+
+    An async environment is the exception: it lives on the loop, but a constructor may block, so it is
+    built off the loop. `known` is the environment's class, where the caller knows it in advance.
+    """
+    if known is not None and not known.BLOCKING:
+        return make(), InlineRunner()
+    thread = ThreadRunner(name=f"env-{known.__name__ if known else 'new'}")
+    try:
+        host = await thread.call(make)
+    except BaseException:
+        await thread.close()
+        raise
+    if host.colour is Colour.ASYNC or not host.environment.BLOCKING:
+        await thread.close()
+        return host, InlineRunner()
+    return host, LoopThreadRunner(thread) if host.colour is Colour.MIXED else thread

@@ -1,0 +1,47 @@
+"""What the process's environment variables say, read once, here and nowhere else."""
+
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from envtorch.errors import ConfigurationError
+
+__all__ = ["ServerMode", "Settings"]
+
+
+class ServerMode(enum.Enum):
+    """Who is on the other side: a trainer who runs episodes, or an agent that only uses tools."""
+
+    SIMULATION = "simulation"
+    PRODUCTION = "production"
+
+    @classmethod
+    def of(cls, mode: "ServerMode | str") -> "ServerMode":
+        if isinstance(mode, cls):
+            return mode
+        try:
+            return cls(str(mode).lower())
+        except ValueError:
+            known = [member.value for member in cls]
+            raise ConfigurationError(f"Invalid mode: {mode!r}. Must be one of: {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The variables a server heeds; names that OpenEnv deployments already set are honoured."""
+
+    mode: ServerMode = ServerMode.SIMULATION
+    """`ENVTORCH_MODE`, or `OPENENV_MODE`."""
+
+    web_interface: bool = False
+    """`ENABLE_WEB_INTERFACE`: true, 1 or yes."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
+        read = os.environ if environ is None else environ
+        return cls(
+            mode=ServerMode.of(read.get("ENVTORCH_MODE") or read.get("OPENENV_MODE") or "simulation"),
+            web_interface=read.get("ENABLE_WEB_INTERFACE", "").lower() in ("true", "1", "yes"),
+        )
