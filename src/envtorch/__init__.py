@@ -1,0 +1,87 @@
+"""EnvTorch: isolated execution environments for agentic RL.
+
+The public names. Each is imported from its home when it is first used, so `import envtorch` costs
+next to nothing and a client never pays for a server.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from envtorch.client import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient
+    from envtorch.env import Environment, EnvSpec, Rubric, TaskProvider, ToolProvider, Transform
+    from envtorch.errors import EnvTorchError
+    from envtorch.server import HTTPEnvServer, create_app, create_fastapi_app, serve
+    from envtorch.types import (
+        Action,
+        ConcurrencyConfig,
+        EnvironmentMetadata,
+        Observation,
+        ServerCapacityStatus,
+        SessionInfo,
+        State,
+        StepResult,
+        Tool,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "envtorch.client": ("AsyncEnvClient", "EnvClient", "GenericEnvClient", "HTTPEnvClient"),
+    "envtorch.env": ("EnvSpec", "Environment", "Rubric", "TaskProvider", "ToolProvider", "Transform"),
+    "envtorch.errors": ("EnvTorchError",),
+    "envtorch.server": ("HTTPEnvServer", "create_app", "create_fastapi_app", "serve"),
+    "envtorch.types": (
+        "Action",
+        "ConcurrencyConfig",
+        "EnvironmentMetadata",
+        "Observation",
+        "ServerCapacityStatus",
+        "SessionInfo",
+        "State",
+        "StepResult",
+        "Tool",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Action",
+    "AsyncEnvClient",
+    "ConcurrencyConfig",
+    "EnvClient",
+    "EnvSpec",
+    "EnvTorchError",
+    "Environment",
+    "EnvironmentMetadata",
+    "GenericEnvClient",
+    "HTTPEnvClient",
+    "HTTPEnvServer",
+    "Observation",
+    "Rubric",
+    "ServerCapacityStatus",
+    "SessionInfo",
+    "State",
+    "StepResult",
+    "TaskProvider",
+    "Tool",
+    "ToolProvider",
+    "Transform",
+    "__version__",
+    "create_app",
+    "create_fastapi_app",
+    "serve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'envtorch' has no attribute {name!r}")
+    found = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

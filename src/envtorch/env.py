@@ -186,10 +186,11 @@ def _declared_types(environment: type) -> _Declared:
         _hints(state.fget if isinstance(state, property) else state).get("return"),
     )
     arguments = type_arguments(environment, Environment) or (None, None, None)
-    chosen = [a if isinstance(a, type) else h for a, h in zip(arguments, hinted, strict=True)]
-    bases = (Action, Observation, State)
-    # A bare `Action` says no more than nothing: the class is then the caller's to give.
-    return _Declared(*(c if isinstance(c, type) and c not in (*bases, object) else None for c in chosen))
+    chosen = [
+        a if isinstance(a, type) and a is not Any else h for a, h in zip(arguments, hinted, strict=True)
+    ]
+    says_nothing = (Action, Observation, State, object, Any)  # then the class is the caller's to give
+    return _Declared(*(c if isinstance(c, type) and c not in says_nothing else None for c in chosen))
 
 
 def _hints(function: object) -> dict[str, Any]:

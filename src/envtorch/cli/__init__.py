@@ -1,0 +1,18 @@
+"""The command line. One file per command; this one only puts them together."""
+
+import typer
+
+from envtorch.cli.demo import demo
+from envtorch.cli.serve import serve
+
+__all__ = ["main"]
+
+main = typer.Typer(
+    name="envtorch",
+    help="Isolated execution environments for agentic RL.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_show_locals=False,
+)
+main.command()(serve)
+main.command()(demo)

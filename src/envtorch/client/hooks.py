@@ -69,5 +69,5 @@ class Hooks(Generic[ActT, ObsT, StateT]):
     def spec(cls) -> EnvSpec[ActT, ObsT, StateT]:
         """The classes this client speaks; a parameter left open is a plain dictionary."""
         arguments = type_arguments(cls, Hooks) or (dict, dict, dict)
-        action, observation, state = (a if isinstance(a, type) else dict for a in arguments)
+        action, observation, state = (a if isinstance(a, type) and a is not Any else dict for a in arguments)
         return EnvSpec(action, observation, state, name=cls.__name__)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, ParamSpec
 
+import msgspec
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -89,7 +90,8 @@ def error_response(error: EnvTorchError) -> Response:
     else:
         body = {"detail": error.message, "code": error.code}
     headers = {"Retry-After": "1"} if error.http_status == 503 else None
-    return JSONResponse(body, status_code=error.http_status, headers=headers)
+    content = msgspec.json.encode(body)
+    return Response(content, error.http_status, headers, media_type="application/json")
 
 
 def answering_errors(

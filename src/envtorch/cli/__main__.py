@@ -1,0 +1,5 @@
+"""`python -m envtorch.cli`: the same as the `envtorch` command."""
+
+from envtorch.cli import main
+
+main()

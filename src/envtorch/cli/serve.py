@@ -1,0 +1,45 @@
+"""`envtorch serve`: an environment, served."""
+
+import socket
+from typing import Annotated
+
+import typer
+
+from envtorch.cli.target import load_app
+from envtorch.errors import EnvTorchError
+
+__all__ = ["serve"]
+
+
+def serve(
+    target: Annotated[
+        str, typer.Argument(help="module:app, module:Environment, or a bundled name like echo_env")
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
+    fd: Annotated[
+        int | None, typer.Option(help="Listen on this inherited, already bound socket instead.")
+    ] = None,
+) -> None:
+    """Serve an environment over HTTP, WebSocket and MCP until interrupted."""
+    try:
+        app = load_app(target)
+    except EnvTorchError as error:
+        raise typer.BadParameter(str(error), param_hint="TARGET") from error
+    listener = _listener(host, port, fd)
+    address, bound_port = listener.getsockname()[:2]
+    typer.echo(f"EnvTorch serves {target} on http://{address}:{bound_port} (docs at /docs)", err=True)
+    from envtorch.server import serve as run
+
+    run(app, listener=listener)
+
+
+def _listener(host: str, port: int, fd: int | None) -> socket.socket:
+    if fd is not None:
+        return socket.socket(fileno=fd)
+    try:
+        return socket.create_server((host, port), backlog=2048, reuse_port=False)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot listen on {host}:{port} ({error.strerror}); try another --port, or --port 0"
+        ) from error

@@ -1,0 +1,20 @@
+"""Fixtures that several folders use."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from envtorch.envs.echo_env.environment import EchoEnvironment
+from envtorch.server import create_app
+from tests.support import Running, running
+
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+
+@pytest.fixture(scope="module")
+def echo_server() -> Iterator[Running]:
+    """An echo server with room for 32 sessions."""
+    with running(create_app(EchoEnvironment, env_name="echo_env", max_concurrent_envs=32)) as server:
+        yield server

@@ -1,0 +1,66 @@
+"""The tree of errors, its codes, and the way over the wire and back."""
+
+import pickle
+
+import pytest
+
+from envtorch import errors
+from envtorch.errors import BY_CODE, CapacityReached, EnvTorchError, InvalidAction, from_wire
+from envtorch.protocol.wire import Answer, error_reply
+
+
+def _all_classes(cls: type[EnvTorchError]) -> set[type[EnvTorchError]]:
+    return {cls}.union(
+        *(_all_classes(child) for child in cls.__subclasses__() if child.__module__ == cls.__module__)
+    )
+
+
+def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
+    for cls in _all_classes(EnvTorchError):
+        assert cls.__name__ in errors.__all__
+        assert cls.__name__ in (errors.__doc__ or ""), f"{cls.__name__} is missing from the tree"
+
+
+def test_codes_are_unique_and_openenvs_are_among_them() -> None:
+    with_code = [cls for cls in _all_classes(EnvTorchError) if cls.code is not None]
+    assert len({cls.code for cls in with_code}) == len(with_code)
+    assert set(BY_CODE) >= {
+        "INVALID_JSON",
+        "UNKNOWN_TYPE",
+        "VALIDATION_ERROR",
+        "EXECUTION_ERROR",
+        "CAPACITY_REACHED",
+        "FACTORY_ERROR",
+        "SESSION_ERROR",
+    }
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+def test_each_error_arrives_as_the_class_that_was_sent(code: str) -> None:
+    sent = BY_CODE[code]("what happened")
+    received = Answer.read(error_reply(sent).frame()).error()
+    assert type(received) is BY_CODE[code]
+    assert received.message == "what happened"
+
+
+def test_details_arrive_too() -> None:
+    received = Answer.read(error_reply(CapacityReached.of(2, 2)).frame()).error()
+    assert received.details == {"active_sessions": 2, "max_sessions": 2}
+
+
+def test_a_code_from_the_future_is_still_one_of_ours() -> None:
+    error = from_wire("BRAND_NEW", "well")
+    assert type(error) is EnvTorchError
+    assert str(error) == "well"
+
+
+def test_an_invalid_action_says_which_field() -> None:
+    error = InvalidAction("Invalid message", errors=[{"loc": ["message"], "msg": "Field required"}])
+    assert str(error) == "Invalid message (message: Field required)"
+    assert isinstance(error, ValueError)
+
+
+def test_errors_survive_pickling_with_their_details() -> None:
+    error = pickle.loads(pickle.dumps(CapacityReached.of(3, 4)))
+    assert isinstance(error, CapacityReached)
+    assert error.details == {"active_sessions": 3, "max_sessions": 4}
