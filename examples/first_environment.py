@@ -1,5 +1,6 @@
 """A whole environment, its server and a client, in one file. Run: python examples/first_environment.py"""
 
+import socket
 import threading
 
 from envtorch import Action, EnvClient, Environment, Observation, State, create_app, serve
@@ -51,8 +52,9 @@ def play(env: GuessingClient) -> int:
 
 if __name__ == "__main__":
     app = create_app(GuessingGame, max_concurrent_envs=8)
-    threading.Thread(target=serve, args=[app], kwargs={"port": 8123}, daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, args=[app], kwargs={"listener": listener}, daemon=True).start()
     with GuessingClient.local(GuessingGame) as env:
         print(f"in this process: {play(env)} guesses")
-    with GuessingClient("http://127.0.0.1:8123", connect_timeout_s=10) as env:
+    with GuessingClient(f"http://127.0.0.1:{listener.getsockname()[1]}") as env:
         print(f"over a socket:   {play(env)} guesses")

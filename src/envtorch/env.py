@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Generic, Protocol, Self, get_args, get_origin, runtime_checkable
 
 from envtorch.errors import ConfigurationError
-from envtorch.types import Action, ActT, EnvironmentMetadata, Observation, ObsT, State, StateT, Tool
+from envtorch.types import ActT, EnvironmentMetadata, ObsT, State, StateT, Tool
 
 __all__ = [
     "EnvSpec",
@@ -186,11 +186,12 @@ def _declared_types(environment: type) -> _Declared:
         _hints(state.fget if isinstance(state, property) else state).get("return"),
     )
     arguments = type_arguments(environment, Environment) or (None, None, None)
-    chosen = [
-        a if isinstance(a, type) and a is not Any else h for a, h in zip(arguments, hinted, strict=True)
-    ]
-    says_nothing = (Action, Observation, State, object, Any)  # then the class is the caller's to give
-    return _Declared(*(c if isinstance(c, type) and c not in says_nothing else None for c in chosen))
+    return _Declared(*(_a_class(a) or _a_class(h) for a, h in zip(arguments, hinted, strict=True)))
+
+
+def _a_class(hint: object) -> type | None:
+    """A hint that names a class; `Any` and `object` name none."""
+    return hint if isinstance(hint, type) and hint not in (Any, object) else None
 
 
 def _hints(function: object) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError, field_validator
 
 from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, UnknownMessage
 from envtorch.protocol.messages import MAX_ERROR_BYTES, Close, Mcp, Reset, State, Step, decode, invalid
+from envtorch.protocol.wire import error_reply
 
 json_values = st.recursive(
     st.none()
@@ -106,6 +107,12 @@ class TestMalformed:
             decode(frame)
         except EnvTorchError as error:
             assert error.code in ("INVALID_JSON", "UNKNOWN_TYPE", "VALIDATION_ERROR")
+
+
+def test_half_a_surrogate_pair_can_be_answered() -> None:
+    with pytest.raises(UnknownMessage) as caught:
+        decode('{"type":"\\ud800"}')
+    assert json.loads(error_reply(caught.value).frame())["data"]["code"] == "UNKNOWN_TYPE"
 
 
 class TestInvalid:

@@ -71,7 +71,7 @@ class BlockingSocket:
             self._flush(deadline)
             while self._protocol.state is State.CONNECTING and self._protocol.handshake_exc is None:
                 self._read(deadline)
-        except (OSError, TimedOut) as error:
+        except OSError as error:
             raise ConnectFailed(f"Failed to connect to {self._url}: {error}") from error
         refusal = self._protocol.handshake_exc
         if refusal is not None:
@@ -90,6 +90,8 @@ class BlockingSocket:
         (self._protocol.send_binary if binary else self._protocol.send_text)(frame)
         try:
             self._flush(time.monotonic() + timeout_s)
+        except TimeoutError:
+            raise TimedOut(f"the server took nothing for {timeout_s:g} s") from None
         except OSError as error:
             # The server may have said why before it went: what it said is still to be read.
             if not self._drain():
@@ -103,6 +105,8 @@ class BlockingSocket:
                 raise self._lost()
             try:
                 self._read(deadline)
+            except TimedOut:
+                raise
             except OSError as error:
                 raise self._lost(error) from error
         return self._messages.popleft()
@@ -113,7 +117,7 @@ class BlockingSocket:
             if self._protocol.state is State.OPEN:
                 self._protocol.send_close(1000)
                 self._flush(time.monotonic() + 1.0)
-        except (OSError, TimedOut):
+        except OSError:
             pass  # the other side is gone already
         finally:
             self._socket.close()
@@ -161,7 +165,7 @@ class BlockingSocket:
         try:
             while not self._messages and self._protocol.state is State.OPEN:
                 self._read(time.monotonic() + 1.0)
-        except (OSError, TimedOut):
+        except OSError:
             pass
         return bool(self._messages)
 

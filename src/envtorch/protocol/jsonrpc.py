@@ -3,11 +3,10 @@
 import enum
 from typing import Any, Literal
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from envtorch.errors import EnvTorchError, InvalidJSON
-from envtorch.protocol.messages import read_json
+from envtorch.protocol.messages import read_json, write_json
 
 __all__ = ["Code", "JsonRpcRequest", "RpcError", "decode", "failure", "success"]
 
@@ -62,10 +61,10 @@ def decode(text: str | bytes, *, parse_error: str = "Parse error") -> JsonRpcReq
 
 def success(id: str | int | None, result: bytes) -> bytes:
     """A response that carries a result, already JSON."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(id), result)
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (write_json(id), result)
 
 
 def failure(id: str | int | None, error: RpcError) -> bytes:
     """A response that carries an error."""
     body = {"code": int(error.code), "message": error.message, "data": error.data}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": body})
+    return write_json({"jsonrpc": "2.0", "id": id, "error": body})

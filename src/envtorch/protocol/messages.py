@@ -13,7 +13,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, UnknownMessage
 
-__all__ = ["Close", "Mcp", "Request", "Reset", "State", "Step", "decode", "invalid", "read_json"]
+__all__ = [
+    "Close",
+    "Mcp",
+    "Request",
+    "Reset",
+    "State",
+    "Step",
+    "decode",
+    "invalid",
+    "read_json",
+    "write_json",
+]
 
 MAX_ERROR_BYTES = 64 * 1024
 """A report of what is wrong is not longer than this: a 50 MB mistake is not sent back."""
@@ -118,6 +129,14 @@ def read_json(text: str | bytes) -> Any:
         raise InvalidJSON(f"Invalid JSON: not UTF-8 at byte {error.start}") from None
     except ValueError as error:
         raise InvalidJSON(f"Invalid JSON: {error}") from None
+
+
+def write_json(value: Any) -> bytes:
+    """A value as JSON, whatever text is in it: half a surrogate pair, from a peer, is no reason to fail."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -10,6 +10,7 @@ import msgspec
 
 from envtorch.errors import EnvTorchError, ProtocolError, from_wire
 from envtorch.protocol.codec import Encoded
+from envtorch.protocol.messages import write_json
 
 __all__ = [
     "Answer",
@@ -88,7 +89,7 @@ def error_data(error: EnvTorchError) -> dict[str, Any]:
 
 def error_reply(error: EnvTorchError) -> Reply:
     """The reply to any request that failed."""
-    return Reply("error", _encode(error_data(error)))
+    return Reply("error", write_json(error_data(error)))
 
 
 # What a client says, and how it reads the answer.

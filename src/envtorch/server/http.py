@@ -9,7 +9,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, ParamSpec
 
-import msgspec
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -18,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
 from envtorch.protocol.codec import Codec, Encoded
 from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.messages import write_json
 from envtorch.protocol.wire import http_observation
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
@@ -90,8 +90,7 @@ def error_response(error: EnvTorchError) -> Response:
     else:
         body = {"detail": error.message, "code": error.code}
     headers = {"Retry-After": "1"} if error.http_status == 503 else None
-    content = msgspec.json.encode(body)
-    return Response(content, error.http_status, headers, media_type="application/json")
+    return Response(write_json(body), error.http_status, headers, media_type="application/json")
 
 
 def answering_errors(

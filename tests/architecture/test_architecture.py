@@ -1,0 +1,95 @@
+"""The shape of the code, held by tests: what is imported, what is exported, how long things are."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import envtorch
+
+ROOT = Path(envtorch.__file__).parent
+HEAVY = {
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "gradio",
+    "fastmcp",
+    "mcp",
+    "docker",
+    "kubernetes",
+    "torch",
+    "numpy",
+    "httpx",
+}
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+    return {name.split(".")[0] for name in printed.split()}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import envtorch",
+        "import envtorch.client",
+        "import envtorch.envs.echo_env",
+        "from envtorch import EnvClient",
+    ],
+)
+def test_a_client_pays_for_no_server(statement: str) -> None:
+    assert loaded_by(statement).isdisjoint(HEAVY)
+
+
+def test_the_package_itself_imports_nothing_of_weight() -> None:
+    assert "pydantic" not in loaded_by("import envtorch")
+
+
+def test_every_public_name_is_there_and_in_order() -> None:
+    assert envtorch.__all__ == sorted(envtorch.__all__)
+    for name in envtorch.__all__:
+        assert getattr(envtorch, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = envtorch.nonsense
+
+
+def modules() -> list[str]:
+    found = [module.name for module in pkgutil.walk_packages(envtorch.__path__, "envtorch.")]
+    return [name for name in found if not name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_what_a_module_exports_is_there(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert [missing for missing in exported if not hasattr(module, missing)] == []
+
+
+SOURCES = sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_can_be_held_in_the_head(path: Path) -> None:
+    source = path.read_text()
+    assert source.count("\n") <= 500, "a file that wants a table of contents is two files"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = (node.end_lineno or 0) - node.body[0].lineno + 1
+            assert body <= 60, f"{node.name} is {body} lines long"
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    readers = [path.name for path in SOURCES if "os.environ" in path.read_text().replace("`os.environ`", "")]
+    assert readers == ["settings.py"]
+
+
+def test_a_library_does_not_print() -> None:
+    for path in SOURCES:
+        if "cli" not in path.parts:
+            calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+            assert not any(isinstance(c.func, ast.Name) and c.func.id == "print" for c in calls), path

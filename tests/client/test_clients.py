@@ -1,0 +1,287 @@
+"""One suite for every way to an environment: the same calls give the same results."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, assert_type
+
+import pytest
+
+from envtorch import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient, StepResult
+from envtorch.client.aio import AsyncFactory
+from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
+from envtorch.errors import (
+    CapacityReached,
+    ConfigurationError,
+    ConnectFailed,
+    EnvironmentFailed,
+    InvalidAction,
+    SessionLost,
+    TimedOut,
+)
+from envtorch.server import create_app
+from tests.server.environments import AsyncObedient, Count, Obedient, Order, Report
+from tests.support import Running, running
+
+
+class ObedientEnv(EnvClient[Order, Report, Count], environment="tests.server.environments:Obedient"): ...
+
+
+class ObedientHttp(HTTPEnvClient[Order, Report, Count]): ...
+
+
+class Client(Protocol):
+    """What all the clients have in common."""
+
+    def reset(self, **options: Any) -> StepResult[Report]: ...
+    def step(self, action: Order) -> StepResult[Report]: ...
+    def state(self) -> Count: ...
+    def close(self) -> None: ...
+
+
+class Awaited:
+    """An async client seen as a blocking one, for the length of a test."""
+
+    def __init__(self, client: AsyncEnvClient[Order, Report, Count]) -> None:
+        self._client = client
+        self._runner = asyncio.Runner()
+
+    def reset(self, **options: Any) -> StepResult[Report]:
+        return self._runner.run(self._client.reset(**options))
+
+    def step(self, action: Order) -> StepResult[Report]:
+        return self._runner.run(self._client.step(action))
+
+    def state(self) -> Count:
+        return self._runner.run(self._client.state())
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(create_app(Obedient, max_concurrent_envs=8)) as running_server:
+        yield running_server
+
+
+WAYS: dict[str, Callable[[str], Client]] = {
+    "blocking": lambda url: ObedientEnv(url),
+    "async": lambda url: Awaited(ObedientEnv.aio(url)),
+    "http": lambda url: ObedientHttp(url),
+    "local": lambda url: ObedientEnv.local(),
+    "async local": lambda url: Awaited(ObedientEnv.aio.local(Obedient)),
+}
+
+
+@pytest.fixture(params=WAYS)
+def env(request: pytest.FixtureRequest, server: Running) -> Iterator[Client]:
+    client = WAYS[request.param](server.url)
+    yield client
+    client.close()
+
+
+class TestEveryWay:
+    def test_an_episode(self, env: Client) -> None:
+        first = env.reset(seed=3, episode_id="e")
+        assert first.observation.said == "seed 3"
+        result = env.step(Order(do="hello"))
+        assert (result.observation.said, result.reward, result.observation.reward) == ("hello", 1.0, 1.0)
+        assert (result.done, result.terminated, result.truncated) == (False, False, False)
+        state = env.state()
+        assert isinstance(state, Count)
+        assert (state.episode_id, state.step_count) == ("e", 1)
+
+    def test_what_the_environment_raises(self, env: Client) -> None:
+        env.reset()
+        with pytest.raises(EnvironmentFailed, match="kaboom"):
+            env.step(Order(do="fail"))
+        assert env.state().step_count == 1
+
+    def test_what_a_validator_refuses(self, env: Client) -> None:
+        env.reset()
+        with pytest.raises(InvalidAction, match="that order is not legal"):
+            env.step(Order.model_construct(do="illegal", metadata={}))
+        assert env.step(Order(do="on")).observation.said == "on"
+
+    def test_arrays(self, env: Client) -> None:
+        env.reset()
+        assert env.step(Order(do="array")).observation.data == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def public(cls: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(cls) if not name.startswith("_")}
+
+
+def test_the_twins_have_the_same_methods() -> None:
+    translation = {"encode_action", "parse_result", "parse_state", "spec", "environment"}
+    assert public(EnvClient) - translation - {"aio", "local"} == public(AsyncEnvClient)
+    assert public(AsyncFactory) == {"local"}
+
+
+class TestTypes:
+    def test_survive_the_generic(self) -> None:
+        def blocking(env: EchoEnv) -> None:
+            assert_type(env.step(EchoAction(message="x")), StepResult[EchoObservation])
+            assert_type(env.state(), EchoState)
+
+        async def awaited() -> None:
+            env = EchoEnv.aio("http://nowhere")
+            assert_type(env, AsyncEnvClient[EchoAction, EchoObservation, EchoState])
+            assert_type(await env.reset(), StepResult[EchoObservation])
+
+        assert callable(blocking)
+        assert callable(awaited)
+
+    def test_dictionaries_will_do(self, server: Running) -> None:
+        with GenericEnvClient(server.url) as env:
+            env.reset(episode_id="e")
+            assert env.step({"do": "x"}).observation["said"] == "x"
+            assert env.state()["episode_id"] == "e"
+
+
+class TestHooks:
+    def test_a_subclass_has_the_last_word(self, server: Running) -> None:
+        class Shouting(EnvClient[str, str, int]):
+            def _step_payload(self, action: str) -> dict[str, Any]:
+                return {"do": action.upper()}
+
+            def _parse_result(self, payload: dict[str, Any]) -> StepResult[str]:
+                return StepResult(payload["observation"]["said"], reward=payload["reward"])
+
+            def _parse_state(self, payload: dict[str, Any]) -> int:
+                return int(payload["step_count"])
+
+        with Shouting(server.url) as env:
+            env.reset()
+            assert env.step("hello").observation == "HELLO"
+            assert env.state() == 1
+
+        async def awaited() -> str:
+            async with Shouting.aio(server.url) as env:
+                return (await env.step("twin")).observation
+
+        assert asyncio.run(awaited()) == "TWIN"
+
+
+class TestTimeouts:
+    def test_a_late_reply_is_not_taken_for_the_next_ones(self, server: Running) -> None:
+        Obedient.gate.clear()
+        with ObedientEnv(server.url) as env:
+            env.reset()
+            with pytest.raises(TimedOut, match=r"step was not answered within 0\.1 s"):
+                env.step(Order(do="wait"), timeout_s=0.1)
+            Obedient.gate.set()
+            assert env.step(Order(do="next")).observation.said == "next"
+            assert env.state().step_count == 2
+
+    def test_nor_by_the_async_client(self, server: Running) -> None:
+        async def play() -> tuple[str, int]:
+            Obedient.gate.clear()
+            async with ObedientEnv.aio(server.url) as env:
+                await env.reset()
+                with pytest.raises(TimedOut):
+                    await env.step(Order(do="wait"), timeout_s=0.1)
+                Obedient.gate.set()
+                said = (await env.step(Order(do="next"))).observation.said
+                return said, (await env.state()).step_count
+
+        assert asyncio.run(play()) == ("next", 2)
+
+    def test_over_http(self, server: Running) -> None:
+        Obedient.gate.clear()
+        with ObedientHttp(server.url) as env:
+            env.reset()
+            with pytest.raises(TimedOut):
+                env.step(Order(do="wait"), timeout_s=0.2)
+            Obedient.gate.set()
+            assert env.state().step_count == 1
+
+
+class TestLosses:
+    def test_no_server(self) -> None:
+        for way in ("blocking", "async", "http"):
+            client = WAYS[way]("http://127.0.0.1:9")
+            with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:9"):
+                client.reset()
+            client.close()
+
+    def test_no_environment_server(self, server: Running) -> None:
+        client = ObedientEnv(server.url + "/nothing/here")
+        with pytest.raises(ConnectFailed, match="403"):
+            client.reset()
+
+    def test_no_address(self) -> None:
+        with pytest.raises(ConfigurationError, match="not the address of a server"):
+            ObedientEnv("ftp://somewhere").reset()
+
+    def test_no_room(self) -> None:
+        with running(create_app(Obedient)) as full, ObedientEnv(full.url) as holder:
+            holder.reset()
+            for way in ("blocking", "async"):
+                client = WAYS[way](full.url)
+                with pytest.raises(CapacityReached, match="1/1"):
+                    client.reset()
+                client.close()
+
+    @pytest.mark.parametrize("way", ["blocking", "async"])
+    def test_a_lost_session_is_said_to_be_lost_and_stays_lost(self, way: str) -> None:
+        with running(create_app(Obedient, max_concurrent_envs=2)) as server:
+            client = WAYS[way](server.url)
+            client.reset()
+        for _ in range(2):
+            with pytest.raises(SessionLost, match="is gone"):
+                client.step(Order(do="x"))
+        client.close()
+
+
+class TestLocal:
+    def test_an_unknown_keyword_is_named(self) -> None:
+        class Strict(EnvClient[EchoAction, EchoObservation, EchoState]): ...
+
+        with (
+            Strict.local("envtorch.envs.echo_env.environment:EchoEnvironment") as env,
+            pytest.raises(InvalidAction, match="reset does not take 'sead'"),
+        ):
+            env.reset(sead=1)
+
+    def test_an_async_environment_runs_without_a_loop_of_yours(self) -> None:
+        with ObedientEnv.local(AsyncObedient) as env:
+            env.reset()
+            assert env.step(Order(do="x")).observation.said == "x"
+            assert env.state().step_count == 1
+
+    def test_an_instance_will_do(self) -> None:
+        environment = Obedient()
+        with ObedientEnv.local(environment) as env:
+            env.reset(episode_id="shared")
+            assert environment.state.episode_id == "shared"
+
+    def test_nothing_to_run_says_what_to_write(self) -> None:
+        class Bare(EnvClient[Order, Report, Count]): ...
+
+        with pytest.raises(ConfigurationError, match=r"MyEnv\.local\(MyEnvironment\)"):
+            Bare.local()
+
+
+class TestHttp:
+    def test_headers_seed_and_request_id_are_sent(self, server: Running) -> None:
+        with ObedientHttp(server.url + "/", default_headers={"X-Trace": "1"}) as env:
+            assert env.reset(seed=5, episode_id="e", headers={"X-More": "2"}).observation.said == "seed 5"
+            assert env.step(Order(do="timeout"), timeout_s=0.75, request_id="r").observation.said == "0.75"
+            assert env.state().episode_id == "e"
+
+    def test_closing_frees_the_slot_and_stops_what_was_started(self, server: Running) -> None:
+        stopped: list[bool] = []
+
+        class Provider:
+            def stop_container(self) -> None:
+                stopped.append(True)
+
+        before = server.sessions.active
+        env = ObedientHttp(server.url, provider=Provider())
+        env.reset()
+        assert server.sessions.active == before + 1
+        env.close()
+        assert (server.sessions.active, stopped) == (before, [True])

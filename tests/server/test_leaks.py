@@ -1,0 +1,89 @@
+"""A thousand sessions opened, stepped and dropped leave nothing behind."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.support import eventually
+
+SESSIONS = 1000
+AT_ONCE = 50
+
+SERVER = """
+import asyncio, socket, sys, threading
+from envtorch.server import create_app, serve
+from tests.server.environments import {environment}
+
+app = create_app({environment}, max_concurrent_envs=1000)
+
+@app.get("/left")
+async def left() -> dict[str, int]:
+    me = asyncio.current_task()
+    return {{
+        "sessions": app.state.env_server.active_sessions,
+        "threads": threading.active_count(),
+        "tasks": sum(task is not me for task in asyncio.all_tasks()),
+    }}
+
+serve(app, listener=socket.socket(fileno=int(sys.argv[1])))
+"""
+
+
+class ServerProcess:
+    def __init__(self, environment: str) -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            code = SERVER.format(environment=environment)
+            fd = listener.fileno()
+            here = Path(__file__).parents[2]
+            self.process = subprocess.Popen([sys.executable, "-c", code, str(fd)], pass_fds=[fd], cwd=here)
+
+    def left(self) -> dict[str, int]:
+        counts: dict[str, int] = httpx.get(self.url + "/left", timeout=30).json()
+        # The question itself holds a descriptor; httpx has closed it by now, or will in a moment.
+        return {**counts, "descriptors": len(os.listdir(f"/proc/{self.process.pid}/fd"))}
+
+
+@pytest.fixture(params=["Obedient", "AsyncObedient"])
+def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    process = ServerProcess(request.param)
+    yield process
+    process.process.terminate()
+    process.process.wait(20)
+
+
+async def open_step_and_drop(url: str) -> None:
+    socket = await connect(url.replace("http", "ws") + "/ws", compression=None, ping_interval=None)
+    await socket.send('{"type":"reset"}')
+    await socket.recv()
+    await socket.send('{"type":"step","data":{"do":"x"}}')
+    await socket.recv()
+    socket.transport.abort()  # no close frame: as if the machine had vanished
+
+
+async def in_waves(url: str, sessions: int) -> None:
+    for _ in range(0, sessions, AT_ONCE):
+        await asyncio.gather(*(open_step_and_drop(url) for _ in range(AT_ONCE)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_dropped_sessions_leave_nothing(server: ServerProcess) -> None:
+    asyncio.run(in_waves(server.url, AT_ONCE))  # what is made once, and kept, is made now
+    eventually(lambda: server.left()["sessions"] == 0, "the warm-up sessions are gone")
+    before = server.left()
+    asyncio.run(in_waves(server.url, SESSIONS))
+
+    def all_gone() -> bool:
+        now = server.left()
+        return all(now[what] <= before[what] for what in before)
+
+    eventually(all_gone, f"everything is as it was: {before}", timeout_s=30)
+    print(f"{SESSIONS} sessions dropped; before {before}, after {server.left()}")
