@@ -5,22 +5,26 @@
     │   ├── InvalidJSON        INVALID_JSON        a frame that is not JSON, or not a JSON object
     │   ├── UnknownMessage     UNKNOWN_TYPE        a message type nobody knows
     │   └── NotAllowed         NOT_ALLOWED         simulation control on a production server
+    ├── Unauthorized           UNAUTHORIZED        no token, or one the server does not take
     ├── InvalidAction          VALIDATION_ERROR    an action or message of the wrong shape
     ├── EnvironmentFailed      EXECUTION_ERROR     the environment's own code raised
     │   └── FactoryFailed      FACTORY_ERROR       the environment could not be built
     ├── Unsupported            UNSUPPORTED         this environment cannot do that
     ├── TimedOut               TIMED_OUT           no answer before the deadline
+    ├── Cancelled              CANCELLED           the caller took the request back
     ├── OutOfResources         OUT_OF_RESOURCES    memory, processes or disk ran out
     ├── CapacityReached        CAPACITY_REACHED    every slot is taken; try again later
+    ├── Draining               DRAINING            the server is shutting down and takes nothing new
     ├── SessionLost            SESSION_ERROR       the session, and its episode, are gone
+    ├── InternalError          INTERNAL_ERROR      a fault of the server itself; its log has the error id
     ├── ConnectFailed          —                   no server could be reached at that address
     ├── ConfigurationError     —                   options that contradict each other
     └── MissingExtra           —                   an optional package is not installed
 
 An error with a code travels: the server sends `code`, the message and the error's public
 `details`; the client looks the code up in `BY_CODE` and raises the same class. Only the last three
-never cross the wire. A fault of the infrastructure (`TimedOut`, `OutOfResources`,
-`CapacityReached`, `SessionLost`, `ConnectFailed`) is never a reward of zero.
+never cross the wire. A fault of the infrastructure (`TimedOut`, `OutOfResources`, `CapacityReached`,
+`Draining`, `SessionLost`, `InternalError`, `ConnectFailed`) is never a reward of zero.
 """
 
 from collections.abc import Mapping
@@ -28,12 +32,15 @@ from typing import Any, ClassVar, Self
 
 __all__ = [
     "BY_CODE",
+    "Cancelled",
     "CapacityReached",
     "ConfigurationError",
     "ConnectFailed",
+    "Draining",
     "EnvTorchError",
     "EnvironmentFailed",
     "FactoryFailed",
+    "InternalError",
     "InvalidAction",
     "InvalidJSON",
     "MissingExtra",
@@ -42,6 +49,7 @@ __all__ = [
     "ProtocolError",
     "SessionLost",
     "TimedOut",
+    "Unauthorized",
     "UnknownMessage",
     "Unsupported",
     "from_wire",
@@ -94,6 +102,13 @@ class NotAllowed(ProtocolError):
     http_status = 403
 
 
+class Unauthorized(EnvTorchError, PermissionError):
+    """The server wants a token, and this one is missing, wrong or expired."""
+
+    code = "UNAUTHORIZED"
+    http_status = 401
+
+
 class InvalidAction(EnvTorchError, ValueError):
     """An action, or the message around it, does not have the shape the environment declared."""
 
@@ -131,10 +146,21 @@ class Unsupported(EnvTorchError):
 
 
 class TimedOut(EnvTorchError, TimeoutError):
-    """No answer came before the deadline. The call may still have taken effect."""
+    """No answer came before the deadline. The call may still have taken effect.
+
+    `details["usable"]` says whether the session can go on, where the server knows: a call that cannot
+    be stopped takes its session with it.
+    """
 
     code = "TIMED_OUT"
     http_status = 504
+
+
+class Cancelled(EnvTorchError):
+    """The caller took the request back. `details["usable"]` is as in `TimedOut`."""
+
+    code = "CANCELLED"
+    http_status = 499
 
 
 class OutOfResources(EnvTorchError):
@@ -158,6 +184,19 @@ class CapacityReached(EnvTorchError):
             active_sessions=active_sessions,
             max_sessions=max_sessions,
         )
+
+
+class Draining(EnvTorchError):
+    """The server is shutting down: calls that run are answered, new ones are not taken."""
+
+    code = "DRAINING"
+    http_status = 503
+
+
+class InternalError(EnvTorchError):
+    """A fault of the server itself. `details["error_id"]` finds it in the server's log."""
+
+    code = "INTERNAL_ERROR"
 
 
 class SessionLost(EnvTorchError):

@@ -151,7 +151,11 @@ class ConcurrencyConfig(BaseModel):
 
     max_concurrent_envs: PositiveInt = 1
     session_timeout: PositiveFloat | None = None
-    """Seconds without a call, and without a socket, after which a session is closed."""
+    """Seconds without a call after which a session is closed that no socket holds, such as HTTP's."""
+    reconnect_grace: PositiveFloat = 60.0
+    """Seconds that a session waits for its client to come back after its socket dropped."""
+    max_reconnect_grace: PositiveFloat = 3600.0
+    """The most a client may ask for instead."""
 
 
 class ServerCapacityStatus(BaseModel):

@@ -3,12 +3,14 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, assert_type
+from typing import Any, Protocol, assert_type, get_args
 
+import numpy as np
 import pytest
 
 from envtorch import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient, StepResult
 from envtorch.client.aio import AsyncFactory
+from envtorch.client.options import Wire
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
 from envtorch.errors import (
     CapacityReached,
@@ -68,7 +70,11 @@ def server() -> Iterator[Running]:
 
 WAYS: dict[str, Callable[[str], Client]] = {
     "blocking": lambda url: ObedientEnv(url),
+    "blocking, msgpack": lambda url: ObedientEnv(url, wire="msgpack"),
+    "blocking, openenv": lambda url: ObedientEnv(url, wire="openenv"),
     "async": lambda url: Awaited(ObedientEnv.aio(url)),
+    "async, msgpack": lambda url: Awaited(ObedientEnv.aio(url, wire="msgpack")),
+    "async, openenv": lambda url: Awaited(ObedientEnv.aio(url, wire="openenv")),
     "http": lambda url: ObedientHttp(url),
     "local": lambda url: ObedientEnv.local(),
     "async local": lambda url: Awaited(ObedientEnv.aio.local(Obedient)),
@@ -107,7 +113,8 @@ class TestEveryWay:
 
     def test_arrays(self, env: Client) -> None:
         env.reset()
-        assert env.step(Order(do="array")).observation.data == [[1.0, 0.0], [0.0, 1.0]]
+        data = env.step(Order(do="array")).observation.data
+        assert np.array_equal(data, np.eye(2))
 
 
 def public(cls: type) -> set[str]:
@@ -165,24 +172,29 @@ class TestHooks:
         assert asyncio.run(awaited()) == "TWIN"
 
 
+every_wire = pytest.mark.parametrize("wire", get_args(Wire))
+
+
 class TestTimeouts:
-    def test_a_late_reply_is_not_taken_for_the_next_ones(self, server: Running) -> None:
+    @every_wire
+    def test_a_late_reply_is_not_taken_for_the_next_ones(self, wire: Wire, server: Running) -> None:
         Obedient.gate.clear()
-        with ObedientEnv(server.url) as env:
+        with ObedientEnv(server.url, message_timeout_s=0.3, wire=wire) as env:
             env.reset()
-            with pytest.raises(TimedOut, match=r"step was not answered within 0\.1 s"):
-                env.step(Order(do="wait"), timeout_s=0.1)
+            with pytest.raises(TimedOut, match=r"step was not answered within 0\.3 s"):
+                env.step(Order(do="wait"))
             Obedient.gate.set()
             assert env.step(Order(do="next")).observation.said == "next"
             assert env.state().step_count == 2
 
-    def test_nor_by_the_async_client(self, server: Running) -> None:
+    @every_wire
+    def test_nor_by_the_async_client(self, wire: Wire, server: Running) -> None:
         async def play() -> tuple[str, int]:
             Obedient.gate.clear()
-            async with ObedientEnv.aio(server.url) as env:
+            async with ObedientEnv.aio(server.url, message_timeout_s=0.3, wire=wire) as env:
                 await env.reset()
                 with pytest.raises(TimedOut):
-                    await env.step(Order(do="wait"), timeout_s=0.1)
+                    await env.step(Order(do="wait"))
                 Obedient.gate.set()
                 said = (await env.step(Order(do="next"))).observation.said
                 return said, (await env.state()).step_count
@@ -191,10 +203,10 @@ class TestTimeouts:
 
     def test_over_http(self, server: Running) -> None:
         Obedient.gate.clear()
-        with ObedientHttp(server.url) as env:
+        with ObedientHttp(server.url, request_timeout_s=0.3) as env:
             env.reset()
             with pytest.raises(TimedOut):
-                env.step(Order(do="wait"), timeout_s=0.2)
+                env.step(Order(do="wait"))
             Obedient.gate.set()
             assert env.state().step_count == 1
 
@@ -228,7 +240,11 @@ class TestLosses:
     @pytest.mark.parametrize("way", ["blocking", "async"])
     def test_a_lost_session_is_said_to_be_lost_and_stays_lost(self, way: str) -> None:
         with running(create_app(Obedient, max_concurrent_envs=2)) as server:
-            client = WAYS[way](server.url)
+            client: Client = (
+                ObedientEnv(server.url, reconnect_s=0.3)
+                if way == "blocking"
+                else Awaited(ObedientEnv.aio(server.url, reconnect_s=0.3))
+            )
             client.reset()
         for _ in range(2):
             with pytest.raises(SessionLost, match="is gone"):

@@ -1,17 +1,19 @@
 """The async client: the blocking one's twin, method for method."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
-from envtorch.client.aio_links import AsyncLink, AsyncLocalLink, AsyncSocketLink
+from envtorch.client.aio_links import AsyncLink, AsyncLocalLink
+from envtorch.client.aio_resuming import open_link
 from envtorch.client.hooks import Hooks
 from envtorch.client.links import make_environment
-from envtorch.client.options import ClientOptions, Owner
+from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.env import EnvironmentSource
 from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step
 from envtorch.protocol.flow import drive_async
+from envtorch.protocol.formats import Format
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 if TYPE_CHECKING:
@@ -52,20 +54,21 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
     async def connect(self) -> Self:
         """Open the session now, rather than on first use."""
         if self._link is None:
-            self._link = await AsyncSocketLink.open(self._options)
+            self._link = await open_link(self._options)
         return self
 
     async def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[ObsT]:
         """Begin an episode: `seed`, `episode_id`, and whatever the environment's `reset` takes."""
-        return await self._run(ask_reset(self._hooks, options), timeout_s)
+        return await self._run(lambda format: ask_reset(self._hooks, options, format), timeout_s)
 
     async def step(self, action: ActT, *, timeout_s: float | None = None) -> StepResult[ObsT]:
-        """Take one action."""
-        return await self._run(ask_step(self._hooks, action), timeout_s)
+        """Take one action. Past `timeout_s` a server of ours answers `TimedOut`, and says whether the
+        session can go on; any other server is no longer waited for."""
+        return await self._run(lambda format: ask_step(self._hooks, action, format), timeout_s)
 
     async def state(self, *, timeout_s: float | None = None) -> StateT:
         """Where the episode stands."""
-        return await self._run(ask_state(self._hooks), timeout_s)
+        return await self._run(lambda _: ask_state(self._hooks), timeout_s)
 
     async def close(self) -> None:
         """End the session, and stop the server if it was started for this client."""
@@ -77,13 +80,12 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
             if self._provider is not None:
                 await asyncio.to_thread(self._provider.stop_container)
 
-    async def _run(self, flow: Asking[T], timeout_s: float | None) -> T:
-        timeout = self._options.message_timeout_s if timeout_s is None else timeout_s
+    async def _run(self, flow: Callable[[Format], Asking[T]], timeout_s: float | None) -> T:
         async with self._turn:
             await self.connect()
             link = self._link
             assert link is not None
-            return await drive_async(flow, lambda ask: link.exchange(ask, timeout_s=timeout))
+            return await drive_async(flow(link.format), lambda ask: link.exchange(ask, timeout_s=timeout_s))
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -116,24 +118,11 @@ class AsyncFactory(Generic[ActT, ObsT, StateT]):
         self._client = client
 
     def __call__(
-        self,
-        base_url: str,
-        *,
-        connect_timeout_s: float = 10.0,
-        message_timeout_s: float = 60.0,
-        max_message_size_mb: float = 100.0,
-        headers: Mapping[str, str] | None = None,
-        provider: Owner | None = None,
+        self, base_url: str, *, provider: Owner | None = None, **options: Unpack[GivenOptions]
     ) -> AsyncEnvClient[ActT, ObsT, StateT]:
         """An async client of the server at `base_url`."""
         # The blocking client connects on first use, which never comes: here it only translates.
-        twin = self._client(
-            base_url,
-            connect_timeout_s=connect_timeout_s,
-            message_timeout_s=message_timeout_s,
-            max_message_size_mb=max_message_size_mb,
-            headers=headers,
-        )
+        twin = self._client(base_url, **options)
         return AsyncEnvClient(twin._options, twin, provider=provider)
 
     def local(self, environment: EnvironmentSource | None = None) -> AsyncEnvClient[ActT, ObsT, StateT]:

@@ -2,60 +2,84 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.typing import Subprotocol
 
+from envtorch.client.blocking_socket import Cut, refused
 from envtorch.client.options import ClientOptions
 from envtorch.env import Environment
-from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError, SessionLost, TimedOut
+from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError, TimedOut
 from envtorch.protocol.client import CLOSE, Pairing, websocket_url
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.flow import drive_async, settle
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import Close, Mcp, decode
 from envtorch.protocol.wire import Answer, Ask, error_reply
 
-__all__ = ["AsyncLink", "AsyncLocalLink", "AsyncSocketLink"]
+__all__ = ["AsyncLink", "AsyncLocalLink", "AsyncSocketLink", "connect_socket", "cut"]
 
 
 class AsyncLink(Protocol):
     """Carries one question at a time, and brings back its answer."""
 
-    async def exchange(self, ask: Ask, *, timeout_s: float) -> Answer: ...
+    @property
+    def format(self) -> Format:
+        """What questions are encoded in."""
+
+    async def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        """The answer, within the caller's time or, without one, the client's usual patience."""
+        ...
 
     async def close(self) -> None: ...
 
 
-class AsyncSocketLink:
-    """One session over one WebSocket, on OpenEnv's wire."""
+async def connect_socket(options: ClientOptions, *, timeout_s: float) -> ClientConnection:
+    """A socket to the server, on the best wire that it speaks."""
+    url = websocket_url(options.base_url)
+    try:
+        return await connect(
+            url,
+            open_timeout=timeout_s,
+            close_timeout=1.0,
+            max_size=options.max_message_bytes,
+            additional_headers=options.all_headers,
+            subprotocols=[Subprotocol(name) for name in options.subprotocols] or None,
+            ping_interval=options.heartbeat_s,
+            ping_timeout=options.heartbeat_s,
+            compression=None,
+            proxy=None,
+        )
+    except InvalidURI as error:
+        raise ConfigurationError(f"{url!r} is not the address of a server: {error}") from error
+    except (ConnectionRefusedError, OSError) as error:
+        was_cut = isinstance(error, ConnectionResetError | TimeoutError)
+        raise ConnectFailed(f"Failed to connect to {url}: {error}", was_cut=was_cut) from error
+    except (InvalidHandshake, EOFError) as error:
+        raise refused(url, error) from error
 
-    def __init__(self, socket: ClientConnection) -> None:
+
+def cut(error: ConnectionClosed) -> Cut:
+    return Cut(f"the connection to the server is gone: {error}")
+
+
+class AsyncSocketLink:
+    """One session over one WebSocket, on OpenEnv's wire. When the socket goes, the session is lost."""
+
+    format = JSON
+
+    def __init__(self, socket: ClientConnection, options: ClientOptions) -> None:
         self._socket = socket
+        self._patience_s = options.message_timeout_s
         self._pairing = Pairing()
 
-    @classmethod
-    async def open(cls, options: ClientOptions) -> Self:
-        url = websocket_url(options.base_url)
+    async def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        limit = self._patience_s if timeout_s is None else timeout_s
         try:
-            socket = await connect(
-                url,
-                open_timeout=options.connect_timeout_s,
-                max_size=options.max_message_bytes,
-                additional_headers=dict(options.headers),
-                compression=None,
-                proxy=None,
-            )
-        except InvalidURI as error:
-            raise ConfigurationError(f"{url!r} is not the address of a server: {error}") from error
-        except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise ConnectFailed(f"Failed to connect to {url}: {error}") from error
-        return cls(socket)
-
-    async def exchange(self, ask: Ask, *, timeout_s: float) -> Answer:
-        try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(limit):
                 self._pairing.asked()
                 with suppress(ConnectionClosed):  # why it closed may still be there to read
                     await self._socket.send(ask.frame(), text=True)
@@ -64,9 +88,9 @@ class AsyncSocketLink:
                     if self._pairing.answers_the_last():
                         return Answer.read(frame)
         except TimeoutError:
-            raise TimedOut(f"{ask.type} was not answered within {timeout_s:g} s") from None
+            raise TimedOut(f"{ask.type} was not answered within {limit:g} s") from None
         except ConnectionClosed as error:
-            raise SessionLost(f"the connection to the server is gone: {error}") from error
+            raise cut(error) from error
 
     async def close(self) -> None:
         with suppress(ConnectionClosed):
@@ -80,16 +104,20 @@ class AsyncLocalLink:
     A plain environment's calls run on the loop itself: nothing else happens meanwhile.
     """
 
+    format = JSON
+
     def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
         self._host = EnvironmentHost(environment, codec)
 
-    async def exchange(self, ask: Ask, *, timeout_s: float) -> Answer:
+    async def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
         try:
             request = decode(ask.frame())
             assert not isinstance(request, Close | Mcp)
             async with asyncio.timeout(timeout_s):
                 reply = await drive_async(self._host.reply(request, strict=True), settle)
-        except TimeoutError:
+        except TimeoutError as error:
+            if isinstance(error, EnvTorchError):
+                raise
             raise TimedOut(f"{ask.type} was not answered within {timeout_s:g} s") from None
         except EnvTorchError as error:
             reply = error_reply(error)

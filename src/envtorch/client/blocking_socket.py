@@ -8,17 +8,36 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidURI
+from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI, parse_uri
 
-from envtorch.errors import ConfigurationError, ConnectFailed, SessionLost, TimedOut
+from envtorch.errors import (
+    ConfigurationError,
+    ConnectFailed,
+    EnvTorchError,
+    SessionLost,
+    TimedOut,
+    Unauthorized,
+)
 
-__all__ = ["BlockingSocket"]
+__all__ = ["BlockingSocket", "Cut", "refused"]
 
 _CHUNK = 256 * 1024
+
+
+class Cut(SessionLost):
+    """The connection is gone. What becomes of the session is for somebody else to say."""
+
+
+def refused(url: str, error: Exception) -> EnvTorchError:
+    """Why a server did not open a socket; `was_cut` when it was the line's fault, and may work again."""
+    if isinstance(error, InvalidStatus) and error.response.status_code == 401:
+        return Unauthorized(f"{url} wants a token, and this one is missing, wrong or expired")
+    was_cut = not isinstance(error, InvalidStatus)
+    return ConnectFailed(f"Failed to connect to {url}: {error}", was_cut=was_cut)
 
 
 class BlockingSocket:
@@ -31,6 +50,7 @@ class BlockingSocket:
         self._messages: deque[str | bytes] = deque()
         self._fragments: list[bytes] = []
         self._kind = Opcode.TEXT
+        self._bytes_heard = 0
 
     @classmethod
     def connect(
@@ -72,11 +92,9 @@ class BlockingSocket:
             while self._protocol.state is State.CONNECTING and self._protocol.handshake_exc is None:
                 self._read(deadline)
         except OSError as error:
-            raise ConnectFailed(f"Failed to connect to {self._url}: {error}") from error
-        refusal = self._protocol.handshake_exc
-        if refusal is not None:
-            hint = "" if isinstance(refusal, InvalidHandshake) else " (is this an environment server?)"
-            raise ConnectFailed(f"Failed to connect to {self._url}: {refusal}{hint}") from refusal
+            raise refused(self._url, error) from error
+        if self._protocol.handshake_exc is not None:
+            raise refused(self._url, self._protocol.handshake_exc) from self._protocol.handshake_exc
 
     @property
     def subprotocol(self) -> str | None:
@@ -86,6 +104,8 @@ class BlockingSocket:
     def send(self, frame: bytes, *, timeout_s: float, binary: bool = False) -> None:
         """Send one message. Raises `SessionLost` when the connection is gone."""
         if self._protocol.state is not State.OPEN:
+            if self._messages:
+                return  # the server said something before it closed: that is the answer
             raise self._lost()
         (self._protocol.send_binary if binary else self._protocol.send_text)(frame)
         try:
@@ -110,6 +130,35 @@ class BlockingSocket:
             except OSError as error:
                 raise self._lost(error) from error
         return self._messages.popleft()
+
+    def receive_while_alive(self, deadline: float, *, heartbeat_s: float) -> str | bytes:
+        """`receive`, but a connection that stays silent even when it is pinged is `Cut`."""
+        pinged = False
+        while True:
+            heard = self._bytes_heard
+            try:
+                return self.receive(timeout_s=min(heartbeat_s, deadline - time.monotonic()))
+            except TimedOut:
+                if time.monotonic() >= deadline:
+                    raise
+            if self._bytes_heard != heard:
+                pinged = False
+            elif pinged:
+                raise self._lost(TimedOut(f"silent for {2 * heartbeat_s:g} s"))
+            else:
+                self._ping(deadline)
+                pinged = True
+
+    def _ping(self, deadline: float) -> None:
+        try:
+            self._protocol.send_ping(b"?")
+            self._flush(deadline)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def abandon(self) -> None:
+        """Let go without a word, as there is nobody to hear it."""
+        self._socket.close()
 
     def close(self) -> None:
         """Say goodbye and let go. Never waits long, and never fails."""
@@ -139,6 +188,7 @@ class BlockingSocket:
             data = self._socket.recv(_CHUNK)
         except TimeoutError:
             raise TimedOut("no reply from the server before the deadline") from None
+        self._bytes_heard += len(data)
         if data:
             self._protocol.receive_data(data)
         else:
@@ -169,12 +219,12 @@ class BlockingSocket:
             pass
         return bool(self._messages)
 
-    def _lost(self, error: Exception | None = None) -> SessionLost:
+    def _lost(self, error: Exception | None = None) -> Cut:
         if error is None and self._protocol.state is not State.OPEN:
             reason = str(self._protocol.close_exc) if self._protocol.state is State.CLOSED else "closed"
         else:
             reason = str(error or "closed")
-        return SessionLost(f"the connection to {self._url} is gone: {reason}")
+        return Cut(f"the connection to {self._url} is gone: {reason}")
 
 
 def _left(deadline: float) -> float:

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from envtorch.env import EnvSpec, type_arguments
 from envtorch.errors import InvalidAction
 from envtorch.protocol.codec import Codec, encode_value
+from envtorch.protocol.formats import JSON, Format
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["Hooks"]
@@ -47,10 +48,10 @@ class Hooks(Generic[ActT, ObsT, StateT]):
 
     # What the flows of `envtorch.protocol.client` call.
 
-    def encode_action(self, action: ActT) -> bytes:
+    def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
         if type(self)._step_payload is Hooks._step_payload:
-            return self._codec_of_class().encode_action(action)  # straight to bytes
-        return encode_value(self._step_payload(action), blame=InvalidAction)
+            return self._codec_of_class().encode_action(action, format)  # straight to bytes
+        return encode_value(self._step_payload(action), format, blame=InvalidAction)
 
     def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
         return self._parse_result(payload)

@@ -14,6 +14,9 @@ from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["HTTPEnvClient"]
 
+ANSWER_MARGIN_S = 5.0
+"""How much longer than the server's deadline to wait for its word that the deadline passed."""
+
 
 class HTTPEnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
     """One session over plain HTTP, blocking. The server's session cookie keeps the episode.
@@ -49,7 +52,9 @@ class HTTPEnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         """Begin an episode: `seed`, `episode_id`, and whatever the environment's `reset` takes."""
         named = {"seed": seed, "episode_id": episode_id}
         body = {**{name: value for name, value in named.items() if value is not None}, **options}
-        return self.parse_result(self._send("POST", "/reset", encode_value(body, InvalidAction), headers))
+        return self.parse_result(
+            self._send("POST", "/reset", encode_value(body, blame=InvalidAction), headers)
+        )
 
     def step(
         self,
@@ -59,9 +64,9 @@ class HTTPEnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         request_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> StepResult[ObsT]:
-        """Take one action. `timeout_s` bounds the step and, with a little grace, the request."""
-        limit = self._timeout_s if timeout_s is None else timeout_s
-        named = {"timeout_s": limit, "request_id": request_id}
+        """Take one action. The server keeps `timeout_s`; a repeated `request_id` is answered, not run."""
+        limit = None if timeout_s is None else timeout_s + ANSWER_MARGIN_S
+        named = {"timeout_s": timeout_s, "request_id": request_id}
         extras = b"".join(
             b',"%b":%b' % (name.encode(), encode_value(value))
             for name, value in named.items()

@@ -11,42 +11,58 @@ from envtorch.errors import ConfigurationError, EnvTorchError, TimedOut
 from envtorch.protocol.client import CLOSE, Pairing, websocket_url
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.flow import drive, settle
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import Close, Mcp, decode
 from envtorch.protocol.wire import Answer, Ask, error_reply
 
-__all__ = ["Link", "LocalLink", "SocketLink", "make_environment"]
+__all__ = ["Link", "LocalLink", "SocketLink", "connect_socket", "make_environment"]
 
 
 class Link(Protocol):
     """Carries one question at a time, and brings back its answer."""
 
-    def exchange(self, ask: Ask, *, timeout_s: float) -> Answer: ...
+    @property
+    def format(self) -> Format:
+        """What questions are encoded in."""
+
+    def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        """The answer, within the caller's time or, without one, the client's usual patience."""
 
     def close(self) -> None: ...
 
 
+def connect_socket(options: ClientOptions, *, timeout_s: float | None = None) -> BlockingSocket:
+    """A socket to the server, on the best wire that it speaks."""
+    return BlockingSocket.connect(
+        websocket_url(options.base_url),
+        timeout_s=options.connect_timeout_s if timeout_s is None else timeout_s,
+        max_message_bytes=options.max_message_bytes,
+        headers=options.all_headers,
+        subprotocols=options.subprotocols,
+    )
+
+
 class SocketLink:
-    """One session over one WebSocket, on OpenEnv's wire."""
+    """One session over one WebSocket, on OpenEnv's wire. When the socket goes, the session is lost."""
 
-    def __init__(self, options: ClientOptions) -> None:
+    format = JSON
+
+    def __init__(self, socket: BlockingSocket, options: ClientOptions) -> None:
+        self._socket = socket
+        self._patience_s = options.message_timeout_s
         self._pairing = Pairing()
-        self._socket = BlockingSocket.connect(
-            websocket_url(options.base_url),
-            timeout_s=options.connect_timeout_s,
-            max_message_bytes=options.max_message_bytes,
-            headers=options.headers,
-        )
 
-    def exchange(self, ask: Ask, *, timeout_s: float) -> Answer:
-        deadline = time.monotonic() + timeout_s
+    def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        limit = self._patience_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit
         self._pairing.asked()
-        self._socket.send(ask.frame(), timeout_s=timeout_s)
+        self._socket.send(ask.frame(), timeout_s=limit)
         while True:
             try:
                 frame = self._socket.receive(timeout_s=deadline - time.monotonic())
             except TimedOut:
-                raise TimedOut(f"{ask.type} was not answered within {timeout_s:g} s") from None
+                raise TimedOut(f"{ask.type} was not answered within {limit:g} s") from None
             if self._pairing.answers_the_last():
                 return Answer.read(frame)
 
@@ -62,11 +78,13 @@ class SocketLink:
 class LocalLink:
     """An environment in this process, behind the same codec and the same rules as a served one."""
 
+    format = JSON
+
     def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
         self._host = EnvironmentHost(environment, codec)
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def exchange(self, ask: Ask, *, timeout_s: float) -> Answer:
+    def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
         try:
             request = decode(ask.frame())
             assert not isinstance(request, Close | Mcp)

@@ -1,13 +1,13 @@
 """The blocking client: a socket, and nothing behind your back."""
 
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from envtorch.client.aio import AsyncTwin
 from envtorch.client.hooks import Hooks
-from envtorch.client.links import Link, LocalLink, SocketLink, make_environment
-from envtorch.client.options import ClientOptions, Owner
+from envtorch.client.links import Link, LocalLink, make_environment
+from envtorch.client.options import ClientOptions, GivenOptions, Owner
+from envtorch.client.resuming import open_link
 from envtorch.env import EnvironmentSource
 from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step
 from envtorch.protocol.flow import drive
@@ -36,22 +36,9 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
     """`MyEnv.aio(url)`, `MyEnv.aio.local(...)`: the same client, awaited."""
 
     def __init__(
-        self,
-        base_url: str,
-        *,
-        connect_timeout_s: float = 10.0,
-        message_timeout_s: float = 60.0,
-        max_message_size_mb: float = 100.0,
-        headers: Mapping[str, str] | None = None,
-        provider: Owner | None = None,
+        self, base_url: str, *, provider: Owner | None = None, **options: Unpack[GivenOptions]
     ) -> None:
-        self._options = ClientOptions(
-            base_url=base_url,
-            connect_timeout_s=connect_timeout_s,
-            message_timeout_s=message_timeout_s,
-            max_message_bytes=int(max_message_size_mb * 1024 * 1024),
-            headers=dict(headers or {}),
-        )
+        self._options = ClientOptions.of(base_url, **options)
         self._provider = provider
         self._link: Link | None = None
 
@@ -72,21 +59,28 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
 
     def connect(self) -> Self:
         """Open the session now, rather than on first use."""
-        if self._link is None:
-            self._link = SocketLink(self._options)
+        self._connected()
         return self
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            self._link = open_link(self._options)
+        return self._link
 
     def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[ObsT]:
         """Begin an episode: `seed`, `episode_id`, and whatever the environment's `reset` takes."""
-        return self._run(ask_reset(self, options), timeout_s)
+        link = self._connected()
+        return self._run(link, ask_reset(self, options, link.format), timeout_s)
 
     def step(self, action: ActT, *, timeout_s: float | None = None) -> StepResult[ObsT]:
-        """Take one action."""
-        return self._run(ask_step(self, action), timeout_s)
+        """Take one action. Past `timeout_s` a server of ours answers `TimedOut`, and says whether the
+        session can go on; any other server is no longer waited for."""
+        link = self._connected()
+        return self._run(link, ask_step(self, action, link.format), timeout_s)
 
     def state(self, *, timeout_s: float | None = None) -> StateT:
         """Where the episode stands."""
-        return self._run(ask_state(self), timeout_s)
+        return self._run(self._connected(), ask_state(self), timeout_s)
 
     def close(self) -> None:
         """End the session, and stop the server if it was started for this client."""
@@ -98,11 +92,8 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
             if self._provider is not None:
                 self._provider.stop_container()
 
-    def _run(self, flow: Asking[T], timeout_s: float | None) -> T:
-        link = self.connect()._link
-        assert link is not None
-        timeout = self._options.message_timeout_s if timeout_s is None else timeout_s
-        return drive(flow, lambda ask: link.exchange(ask, timeout_s=timeout))
+    def _run(self, link: Link, flow: Asking[T], timeout_s: float | None) -> T:
+        return drive(flow, lambda ask: link.exchange(ask, timeout_s=timeout_s))
 
     def __enter__(self) -> Self:
         return self.connect()

@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from envtorch.errors import InvalidAction
 from envtorch.protocol.codec import encode_value
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Answer, Ask
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
@@ -23,20 +24,24 @@ StateC = TypeVar("StateC", covariant=True)
 class Translator(Protocol[ActC, ObsI, StateC]):
     """Turns a client's values into payloads and back: the three hooks a client class may override."""
 
-    def encode_action(self, action: ActC) -> bytes: ...
+    def encode_action(self, action: ActC, format: Format) -> bytes: ...
     def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsI]: ...
     def parse_state(self, payload: dict[str, Any]) -> StateC: ...
 
 
-def ask_reset(translator: Translator[Any, ObsT, Any], options: Mapping[str, Any]) -> Asking[StepResult[ObsT]]:
+def ask_reset(
+    translator: Translator[Any, ObsT, Any], options: Mapping[str, Any], format: Format = JSON
+) -> Asking[StepResult[ObsT]]:
     """Begin an episode."""
-    answer = yield Ask("reset", encode_value(dict(options), blame=InvalidAction))
+    answer = yield Ask("reset", encode_value(dict(options), format, blame=InvalidAction))
     return translator.parse_result(answer.expect("observation"))
 
 
-def ask_step(translator: Translator[ActT, ObsT, Any], action: ActT) -> Asking[StepResult[ObsT]]:
+def ask_step(
+    translator: Translator[ActT, ObsT, Any], action: ActT, format: Format = JSON
+) -> Asking[StepResult[ObsT]]:
     """Take one action."""
-    answer = yield Ask("step", translator.encode_action(action))
+    answer = yield Ask("step", translator.encode_action(action, format))
     return translator.parse_result(answer.expect("observation"))
 
 

@@ -1,7 +1,8 @@
 """Values to bytes and back: one `Codec`, built once per environment, for every kind of class.
 
 pydantic models, `@dataclass` subclasses of ours and plain dataclasses all go through pydantic-core.
-An observation is encoded by its own class, so a subclass keeps its fields, and straight to bytes.
+An observation is encoded by its own class, so a subclass keeps its fields; as JSON it goes straight to
+bytes, as MessagePack it keeps its arrays as buffers.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 
 from envtorch.env import EnvSpec
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
+from envtorch.protocol.formats import JSON, Format, Unencodable
 from envtorch.protocol.messages import invalid
 from envtorch.types import ActT, ObsT, Scalar, StateT, StepResult
 
@@ -21,14 +23,15 @@ __all__ = ["Codec", "Encoded", "encode_value"]
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """An observation on its way out: JSON where it is large, values where it is small."""
+    """An observation on its way out: bytes where it is large, values where it is small."""
 
+    format: Format
     observation: bytes
-    """The observation as JSON, without reward and done."""
+    """The observation, without reward and done."""
     reward: Scalar | None
     done: bool
     metadata: bytes | None
-    """The observation's metadata as JSON; None when there is none."""
+    """The observation's metadata; None when there is none."""
     terminated: bool | None
     truncated: bool | None
 
@@ -45,25 +48,28 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
     # The server's side.
 
-    def decode_action(self, payload: bytes | Mapping[str, Any]) -> ActT:
+    def decode_action(self, payload: bytes | Mapping[str, Any], format: Format = JSON) -> ActT:
         """The action in `payload`. Raises `InvalidAction`, whatever a validator of its class does."""
         try:
-            if isinstance(payload, bytes):
+            if not isinstance(payload, bytes):
+                return self._action.validate_python(payload)
+            if format is JSON:
                 return self._action.validate_json(payload)
-            return self._action.validate_python(payload)
+            return self._action.validate_python(format.read(payload))
         except Exception as error:  # validators are foreign code
             raise invalid(error) from error
 
-    def encode_observation(self, observation: object) -> Encoded:
+    def encode_observation(self, observation: object, format: Format = JSON) -> Encoded:
         """An observation as bytes. Raises `EnvironmentFailed`, naming the field it cannot encode."""
         read = observation.get if isinstance(observation, dict) else _Reader(observation)
         terminated, truncated = _flag(read("terminated", None)), _flag(read("truncated", None))
         metadata = read("metadata", None)
         return Encoded(
-            observation=_encode(observation, exclude=_ENVELOPE),
+            format=format,
+            observation=_encode(observation, format, exclude=_ENVELOPE),
             reward=_plain(read("reward", None)),
             done=bool(read("done", False)) or bool(terminated) or bool(truncated),
-            metadata=_encode(metadata) if metadata else None,
+            metadata=_encode(metadata, format) if metadata else None,
             terminated=terminated,
             truncated=truncated,
         )
@@ -81,9 +87,9 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
     # The client's side.
 
-    def encode_action(self, action: ActT) -> bytes:
-        """An action as JSON. A dictionary is taken as it is."""
-        return _encode(action, blame=InvalidAction)
+    def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
+        """An action as bytes. A dictionary is taken as it is."""
+        return _encode(action, format, blame=InvalidAction)
 
     def decode_result(self, payload: Mapping[str, Any]) -> StepResult[ObsT]:
         """The result in the `data` of an observation message."""
@@ -109,9 +115,11 @@ T = TypeVar("T")
 _ENVELOPE = {"reward", "done"}
 
 
-def encode_value(value: object, blame: type[EnvTorchError] = EnvironmentFailed) -> bytes:
-    """Any value as JSON: models, dataclasses, arrays, tensors and plain containers."""
-    return _encode(value, blame=blame)
+def encode_value(
+    value: object, format: Format = JSON, *, blame: type[EnvTorchError] = EnvironmentFailed
+) -> bytes:
+    """Any value as bytes: models, dataclasses, arrays, tensors and plain containers."""
+    return _encode(value, format, blame=blame)
 
 
 def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
@@ -166,16 +174,25 @@ def _serializer(cls: type) -> SchemaSerializer | None:
 
 
 def _encode(
-    value: Any, exclude: set[str] | None = None, blame: type[EnvTorchError] = EnvironmentFailed
+    value: Any,
+    format: Format,
+    *,
+    exclude: set[str] | None = None,
+    blame: type[EnvTorchError] = EnvironmentFailed,
 ) -> bytes:
     serializer = _serializer(type(value))
     try:
+        if format is not JSON:
+            plain = value if serializer is None else serializer.to_python(value, warnings=False)
+            if exclude:
+                plain = {key: item for key, item in plain.items() if key not in exclude}
+            return format.write(plain)
         if serializer is not None:
             return serializer.to_json(value, exclude=exclude, fallback=_fallback, warnings=False)
         if exclude and isinstance(value, dict):
             value = {key: item for key, item in value.items() if key not in exclude}
         return to_json(value, fallback=_fallback)
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
+    except (PydanticSerializationError, Unencodable, ValueError, RecursionError) as error:
         raise blame(_complaint(value, error)) from error
 
 

@@ -14,11 +14,13 @@ from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Un
 from envtorch.protocol import messages
 from envtorch.protocol.binding import Binding, Colour
 from envtorch.protocol.codec import Codec, Encoded, encode_value
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
 from envtorch.types import EnvironmentMetadata
 
-__all__ = ["EnvironmentHost"]
+__all__ = ["EnvironmentHost", "Simulation"]
 
+Simulation = messages.Reset | messages.Step | messages.State
 Calls = Generator[Any, Any, Encoded]
 Answers = Generator[Any, Any, bytes]
 Replies = Generator[Any, Any, Reply]
@@ -36,36 +38,44 @@ class EnvironmentHost:
     def colour(self) -> Colour:
         return self._binding.colour
 
-    def reset(self, options: Mapping[str, Any], *, strict: bool) -> Calls:
+    def reset(self, options: Mapping[str, Any], *, strict: bool, format: Format = JSON) -> Calls:
         """Begin an episode."""
         accepted = self._binding.reset.accepted(options, strict=strict)
         with environment_at_work("reset"):
             observation = yield self._binding.reset.call(**accepted)
-        return self._codec.encode_observation(observation)
+        return self._codec.encode_observation(observation, format)
 
-    def step(self, action: bytes | Mapping[str, Any], options: Mapping[str, Any], *, strict: bool) -> Calls:
-        """Take one action, given as JSON or as what JSON gave."""
-        decoded = self._codec.decode_action(action)
+    def step(
+        self,
+        action: bytes | Mapping[str, Any],
+        options: Mapping[str, Any],
+        *,
+        strict: bool,
+        format: Format = JSON,
+    ) -> Calls:
+        """Take one action, given as bytes or already decoded."""
+        decoded = self._codec.decode_action(action, format)
         accepted = self._binding.step.accepted(options, strict=strict)
         with environment_at_work("step"):
             observation = yield self._binding.step.call(decoded, **accepted)
-        return self._codec.encode_observation(observation)
+        return self._codec.encode_observation(observation, format)
 
-    def reply(self, request: messages.Reset | messages.Step | messages.State, *, strict: bool) -> Replies:
+    def reply(self, request: Simulation, *, strict: bool, format: Format = JSON) -> Replies:
         """The reply to one of the three requests that every environment understands."""
         match request:
             case messages.Step():
-                return observation_reply((yield from self.step(bytes(request.data), {}, strict=strict)))
+                action = bytes(request.data)
+                return observation_reply((yield from self.step(action, {}, strict=strict, format=format)))
             case messages.Reset():
-                return observation_reply((yield from self.reset(request.data, strict=strict)))
+                return observation_reply((yield from self.reset(request.data, strict=strict, format=format)))
             case messages.State():
-                return state_reply((yield from self.state()))
+                return state_reply((yield from self.state(format)), format)
 
-    def state(self) -> Answers:
-        """The state, as JSON."""
+    def state(self, format: Format = JSON) -> Answers:
+        """The state, as bytes."""
         with environment_at_work("state"):
             state = yield self._binding.state()
-        return encode_value(state)
+        return encode_value(state, format)
 
     def state_class(self) -> Generator[Any, Any, type]:
         """The class the state really has, which the author may not have declared."""

@@ -10,7 +10,9 @@ import msgspec
 
 from envtorch.errors import EnvTorchError, ProtocolError, from_wire
 from envtorch.protocol.codec import Encoded
+from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 from envtorch.protocol.messages import write_json
+from envtorch.types import Scalar
 
 __all__ = [
     "Answer",
@@ -24,9 +26,6 @@ __all__ = [
     "state_reply",
 ]
 
-_encode = msgspec.json.encode
-
-
 # What a server says.
 
 
@@ -35,6 +34,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     type: str
     data: bytes
+    format: Format = JSON
 
     def frame(self) -> bytes:
         return b'{"type":"%b","data":%b}' % (self.type.encode(), self.data)
@@ -42,34 +42,33 @@ class Reply(msgspec.Struct, frozen=True):
 
 def observation_reply(encoded: Encoded) -> Reply:
     """The reply to `reset` and `step`."""
-    return Reply("observation", _observation_data(encoded, encoded.reward, None))
+    return Reply("observation", _observation_data(encoded, encoded.reward), encoded.format)
 
 
 def http_observation(encoded: Encoded) -> bytes:
     """The body of `POST /reset` and `/step`: a float reward, and `metadata` always there."""
     reward = None if encoded.reward is None else float(encoded.reward)
-    return _observation_data(encoded, reward, b"null")
+    return _observation_data(encoded, reward, metadata=None)
 
 
-def _observation_data(encoded: Encoded, reward: Any, no_metadata: bytes | None) -> bytes:
-    parts = [
-        b'{"observation":%b,"reward":%b,"done":%b'
-        % (encoded.observation, _encode(reward), b"true" if encoded.done else b"false")
-    ]
-    metadata = encoded.metadata or no_metadata
-    if metadata is not None:
-        parts.append(b',"metadata":%b' % metadata)
+def _observation_data(encoded: Encoded, reward: Scalar | None, **otherwise: Any) -> bytes:
+    data = {
+        "observation": msgspec.Raw(encoded.observation),
+        "reward": reward,
+        "done": encoded.done,
+        **otherwise,
+    }
+    if encoded.metadata is not None:
+        data["metadata"] = msgspec.Raw(encoded.metadata)
     # Said only by environments that say it: the others' frames stay what OpenEnv would send.
     if encoded.terminated is not None or encoded.truncated is not None:
-        flags = (_encode(bool(encoded.terminated)), _encode(bool(encoded.truncated)))
-        parts.append(b',"terminated":%b,"truncated":%b' % flags)
-    parts.append(b"}")
-    return b"".join(parts)
+        data["terminated"], data["truncated"] = bool(encoded.terminated), bool(encoded.truncated)
+    return encoded.format.write(data)
 
 
-def state_reply(state: bytes) -> Reply:
+def state_reply(state: bytes, format: Format = JSON) -> Reply:
     """The reply to `state`."""
-    return Reply("state", state)
+    return Reply("state", state, format)
 
 
 def mcp_reply(response: bytes) -> Reply:
@@ -118,7 +117,7 @@ class Answer(msgspec.Struct, frozen=True):
         """The reply in a frame. Raises `ProtocolError` for anything else."""
         try:
             return _answers.decode(frame)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        except READ_ERRORS as error:
             raise ProtocolError(f"the server's reply cannot be read: {error}") from error
 
     def expect(self, type: str) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from fastapi import APIRouter, FastAPI
 from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
+from envtorch.server.factory import Factory
 from envtorch.server.http import HttpDoor
 from envtorch.server.mcp import RpcDoor
-from envtorch.server.sessions import Factory, Sessions
+from envtorch.server.sessions import Sessions
 from envtorch.server.tasks import TaskDoor
 from envtorch.server.websocket import SocketDoor
 from envtorch.settings import ServerMode, Settings

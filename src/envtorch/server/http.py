@@ -4,21 +4,25 @@
 episode goes on. A server with room for one session also serves callers who send neither.
 """
 
+import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Annotated, Any, ParamSpec
 
 from fastapi import APIRouter, Body
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
+from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, SessionLost
 from envtorch.protocol.codec import Codec, Encoded
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import write_json
 from envtorch.protocol.wire import http_observation
+from envtorch.server.metrics import Metrics
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
 from envtorch.settings import ServerMode
@@ -114,6 +118,7 @@ class HttpDoor:
     def __init__(self, sessions: Sessions, codec: Codec[Any, Any, Any]) -> None:
         self._sessions = sessions
         self._codec = codec
+        self._metrics = Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting)
 
     def register(self, router: APIRouter, mode: ServerMode) -> None:
         """Add the routes. In production mode the simulation's controls are not among them."""
@@ -154,6 +159,8 @@ class HttpDoor:
             summary="Whether an environment can be built",
             tags=["Health"],
         )
+        add("/ready", self.ready, summary="Whether a session would be opened", tags=["Health"])
+        add("/metrics", self.metrics, summary="Numbers for Prometheus", tags=["Health"])
 
     # An episode.
 
@@ -161,20 +168,28 @@ class HttpDoor:
         """Begin an episode, in the session that the caller names or in a new one."""
         session = self._named(request) or await self._new_session()
         options = (body or ResetRequest()).model_dump(exclude_unset=True)
-        encoded = await session.run(session.host.reset(options, strict=False))
-        return self._observed(session, encoded)
+        call = partial(self._reset, session, options)
+        return self._observed(session, await _once(session, options.get("request_id"), call))
 
     async def step(self, request: Request, body: StepRequest) -> Response:
         """Take one action in the caller's session."""
         session = await self._session(request)
+        return self._observed(
+            session, await _once(session, body.request_id, partial(self._step, session, body))
+        )
+
+    async def _reset(self, session: Session, options: dict[str, Any]) -> Encoded:
+        return await session.run(session.host.reset(options, strict=False), "reset")
+
+    async def _step(self, session: Session, body: StepRequest) -> Encoded:
         options = body.model_dump(exclude_unset=True, exclude={"action"})
         flow = session.host.step(body.action, options, strict=False)
-        return self._observed(session, await session.step(flow))
+        return await session.step(flow, timeout_s=body.timeout_s)
 
     async def state(self, request: Request) -> Response:
         """Where the caller's episode stands: every field, whatever class the state has."""
         session = await self._session(request)
-        state = await session.run(session.host.state())
+        state = await session.run(session.host.state(), "state")
         return Response(state, media_type="application/json")
 
     async def close(self, request: Request) -> Response:
@@ -188,15 +203,15 @@ class HttpDoor:
 
     def _observed(self, session: Session, encoded: Encoded) -> Response:
         response = Response(http_observation(encoded), media_type="application/json")
-        response.headers[SESSION_HEADER] = session.id
-        response.set_cookie(SESSION_HEADER, session.id, httponly=True, samesite="strict")
+        response.headers[SESSION_HEADER] = session.token
+        response.set_cookie(SESSION_HEADER, session.token, httponly=True, samesite="strict")
         return response
 
     # Which session a request means.
 
     def _named(self, request: Request) -> Session | None:
-        """The session whose id the request carries, if it still lives."""
-        session = self._sessions.find(_session_id(request) or "")
+        """The session whose token the request carries, if it still lives."""
+        session = self._sessions.by_token(_token(request) or "")
         if session is not None:
             self._sessions.claim(session)
         return session
@@ -207,10 +222,10 @@ class HttpDoor:
         return await self._sessions.open(held=False)
 
     async def _session(self, request: Request) -> Session:
-        session_id = _session_id(request)
-        if session_id is not None:
-            session = self._sessions.get(session_id)
-            self._sessions.claim(session)
+        if _token(request) is not None:
+            session = self._named(request)
+            if session is None:
+                raise SessionLost(f"the session of this {SESSION_HEADER} is gone; POST /reset opens one")
             return session
         if self._sessions.capacity == 1:
             return await self._sessions.anonymous()
@@ -238,6 +253,18 @@ class HttpDoor:
             return declared  # an environment may have no state before its first reset
         return actual if issubclass(actual, declared) else declared
 
+    async def ready(self) -> Response:
+        """200 when the server would open a session, 503 and the reason when it is draining or full."""
+        if self._sessions.draining:
+            return JSONResponse({"ready": False, "detail": "draining"}, status_code=503)
+        if self._sessions.slots.is_full:
+            return JSONResponse({"ready": False, "detail": "full"}, status_code=503)
+        return JSONResponse({"ready": True})
+
+    async def metrics(self) -> Response:
+        """Numbers for Prometheus."""
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
     async def health(self) -> Response:
         """200 when an environment can be built, 503 and the reason when not."""
         try:
@@ -249,5 +276,14 @@ class HttpDoor:
         return JSONResponse({"status": "healthy"})
 
 
-def _session_id(request: Request) -> str | None:
+async def _once(
+    session: Session, request_id: str | None, call: Callable[[], Coroutine[Any, Any, Encoded]]
+) -> Encoded:
+    """What a call comes to; with a `request_id`, what it came to the first time."""
+    if request_id is None:
+        return await call()
+    return await asyncio.shield(session.once(request_id, call))
+
+
+def _token(request: Request) -> str | None:
     return request.headers.get(SESSION_HEADER) or request.cookies.get(SESSION_HEADER)

@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success
+from envtorch.server.frames import receive_frame, send_frame
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
 
@@ -51,10 +52,10 @@ class RpcDoor:
             await websocket.close()
             return
         try:
-            while (message := await websocket.receive())["type"] != "websocket.disconnect":
-                frame = message.get("text") or message.get("bytes") or b""
+            while True:
+                frame = await receive_frame(websocket)
                 answer = await self.answer(frame, own=session, parse_error="Parse error: {}")
-                await websocket.send_text(answer.decode())
+                await send_frame(websocket, answer)
         except WebSocketDisconnect:
             pass
         finally:

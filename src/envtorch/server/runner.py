@@ -24,6 +24,10 @@ Work = Generator[Any, Any, T]
 class Runner(Protocol):
     """Runs the flows of one environment where that environment lives."""
 
+    @property
+    def can_stop(self) -> bool:
+        """Whether a call that runs can be cancelled."""
+
     async def run(self, flow: Work[T]) -> T: ...
 
     async def close(self) -> None:
@@ -32,6 +36,8 @@ class Runner(Protocol):
 
 class InlineRunner:
     """On the server's event loop: for async environments, and for those that never block."""
+
+    can_stop = True
 
     async def run(self, flow: Work[T]) -> T:
         return await drive_async(flow, settle)
@@ -45,6 +51,8 @@ class ThreadRunner:
 
     The thread is a daemon: an environment that hangs must not keep a stopped server from exiting.
     """
+
+    can_stop = False
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -86,6 +94,8 @@ class ThreadRunner:
 
 class LoopThreadRunner:
     """On a thread with an event loop of its own: for environments that both await and block."""
+
+    can_stop = False
 
     def __init__(self, thread: ThreadRunner) -> None:
         self._thread = thread

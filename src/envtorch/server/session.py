@@ -1,50 +1,88 @@
-"""One live session: an environment, where it runs, who holds it, and what happened in it."""
+"""One live session: an environment, where it runs, who holds it, and what was answered in it."""
 
 import asyncio
 import logging
+import secrets
 import time
 import uuid
-from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, TypeVar
 
-from envtorch.errors import EnvironmentFailed, SessionLost
+from envtorch.errors import (
+    Cancelled,
+    Draining,
+    EnvironmentFailed,
+    EnvTorchError,
+    InternalError,
+    SessionLost,
+    TimedOut,
+)
 from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
+from envtorch.server.metrics import Meter
 from envtorch.server.runner import Runner
 from envtorch.types import SessionInfo
 
-__all__ = ["Session"]
+__all__ = ["Holder", "Session"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Work = Generator[Any, Any, T]
+
+
+class Holder(Protocol):
+    """A socket that has taken a session up."""
+
+    def lost(self, session: "Session") -> None:
+        """Another socket has taken the session over."""
+
+
+class Upkeep(Protocol):
+    """What a session needs of the server around it."""
+
+    meter: Meter
+    draining: bool
+
+    def forget(self, session: "Session") -> None:
+        """The session is closed: its slot is free."""
+
+    def busy(self, change: int) -> None:
+        """That many more calls run."""
 
 
 class Session:
     """Everything there is to one session, in one object.
 
-    However many doors lead to it, its environment is called by one at a time. A session without a
-    socket ends when nobody called it for `lease_s` seconds; the time a call takes does not count.
+    However many doors lead to it, its environment is called by one at a time. A session that no socket
+    holds ends when nobody called it for `unheld_s` seconds; the time a call takes does not count.
     """
 
     def __init__(
         self,
         host: EnvironmentHost,
         runner: Runner,
+        upkeep: Upkeep,
         *,
-        lease_s: float | None,
-        on_close: Callable[["Session"], None],
+        unheld_s: float | None,
+        token: str | None = None,
     ) -> None:
         self.id = str(uuid.uuid4())
+        self.token = token or secrets.token_urlsafe(24)
+        """Whoever shows it may take the session up. It is in no URL, no log and no state."""
         self.host = host
         self.phase = advance(Phase.STARTING, Event.OPENED)
         self.steps = 0
+        self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
+        self.ledger: Ledger[asyncio.Task[Any]] = Ledger(lambda task: not task.done())
+        self._holder: Holder | None = None
         self._runner = runner
-        self._lease_s = lease_s
-        self._on_close = on_close
+        self._upkeep = upkeep
         self._turn = asyncio.Lock()
+        self._gone: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         self._created_at = self._last_activity_at = time.time()
@@ -67,15 +105,44 @@ class Session:
     def is_idle(self) -> bool:
         return not self._turn.locked()
 
-    async def run(self, flow: Generator[Any, Any, T]) -> T:
-        """What a flow of the host comes to, when it is this call's turn."""
+    # Calling the environment.
+
+    async def run(self, flow: Work[T], kind: str = "call", *, timeout_s: float | None = None) -> T:
+        """What a flow of the host comes to, when it is this call's turn.
+
+        Past `timeout_s`, counted from now, `TimedOut` is raised. A call that awaits is then cancelled and
+        the session is usable; one that blocks a thread cannot be stopped, and takes the session with it.
+        """
+        if self._upkeep.draining:
+            raise Draining("the server is shutting down; this call was not made")
+        with self._upkeep.meter.call(kind):
+            self._upkeep.busy(+1)
+            try:
+                if timeout_s is None:
+                    return await self._take_turn(flow)
+                return await self._within(self._take_turn(flow), timeout_s)
+            except EnvironmentFailed as error:
+                self._report(error)
+                raise
+            finally:
+                self._upkeep.busy(-1)
+
+    async def step(self, flow: Work[T], *, timeout_s: float | None = None) -> T:
+        """`run`, for a flow that steps the environment."""
+        result = await self.run(flow, "step", timeout_s=timeout_s)
+        self.steps += 1
+        return result
+
+    async def _take_turn(self, flow: Work[T]) -> T:
         async with self._turn:
+            if self._gone is not None:
+                raise SessionLost(f"the session is gone: {self._gone}")
             self._enter(Event.CALLED)
             try:
                 return await self._runner.run(flow)
-            except EnvironmentFailed as error:
-                # Told to the client as one sentence; the traceback is for whoever runs the server.
-                logger.warning("session %s: %s", self.id[:8], error, exc_info=error.__cause__ or error)
+            except asyncio.CancelledError:
+                if not self._runner.can_stop:
+                    self._poison("a call that could not be stopped was cancelled or ran past its deadline")
                 raise
             finally:
                 self._last_activity_at = time.time()
@@ -83,29 +150,107 @@ class Session:
                     self._enter(Event.ANSWERED)
                 self._watch_lease()
 
-    async def step(self, flow: Generator[Any, Any, T]) -> T:
-        """`run`, for a flow that steps the environment."""
-        result = await self.run(flow)
-        self.steps += 1
-        return result
+    async def _within(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except TimeoutError as error:
+            if isinstance(error, EnvTorchError):
+                raise
+            raise TimedOut(
+                f"no answer within {timeout_s:g} s", timeout_s=timeout_s, usable=self.is_usable
+            ) from None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the session takes another call."""
+        return self._gone is None
+
+    def _poison(self, reason: str) -> None:
+        """No call any more; the slot is free when the one that still runs has returned."""
+        self._gone = reason
+        logger.warning("session %s: %s", self.id[:8], reason)
+        self._start_closing()
+
+    def _report(self, error: EnvironmentFailed) -> None:
+        """Tell the client in a sentence, the log in full, and give both the same error id."""
+        error.details["error_id"] = error_id = secrets.token_hex(6)
+        cause = error.__cause__ or error
+        logger.warning(
+            "session %s: %s [error %s]",
+            self.id[:8],
+            error,
+            error_id,
+            exc_info=cause,
+            extra={"session_id": self.id, "error_id": error_id},
+        )
 
     def _enter(self, event: Event) -> None:
         self.phase = advance(self.phase, event)
 
+    # Exactly once.
+
+    def once(self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
+        """The task that answers request `id`: a new one, or the one that was started for it before."""
+        task = self.ledger.find(id)
+        if task is not None:
+            self._upkeep.meter.repeated += 1
+            return task
+        task = asyncio.get_running_loop().create_task(self._answer(id, start))
+        task.add_done_callback(_look_at)
+        self.ledger.take(id, task)
+        return task
+
+    async def _answer(self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a call comes to. Whatever goes wrong ends as one of our errors."""
+        try:
+            return await start()
+        except EnvTorchError:
+            raise
+        except asyncio.CancelledError:
+            raise Cancelled("the request was taken back", usable=self.is_usable) from None
+        except Exception as error:
+            error_id = secrets.token_hex(6)
+            logger.exception("session %s: request %s failed [error %s]", self.id[:8], id, error_id)
+            raise InternalError("the server failed to answer", error_id=error_id) from error
+
+    def cancel(self, id: int | str) -> bool:
+        """Take a request back; say whether there was still something to take back."""
+        task = self.ledger.find(id)
+        return task.cancel() if task is not None else False
+
     # Holding on, and letting go.
 
+    def hold(self, holder: Holder) -> None:
+        """A socket takes the session up, from whoever had it before."""
+        before, self._holder = self._holder, holder
+        if before is not None:
+            before.lost(self)
+        elif self.phase in (Phase.DETACHED, Phase.ADRIFT):
+            self._enter(Event.ATTACHED)
+            self._upkeep.meter.resumed += 1
+        self._watch_lease()
+
+    def drop(self, holder: Holder) -> None:
+        """The socket is gone; the session waits to be taken up again."""
+        if self._holder is holder and self.phase is not Phase.CLOSED:
+            self._holder = None
+            self._enter(Event.DETACHED)
+            self._upkeep.meter.detached += 1
+            self._watch_lease()
+
     def attach(self) -> None:
-        """A socket takes the session up. Raises `SessionLost` when another one has it."""
+        """A socket joins a session that lives without one. Raises `SessionLost` when another one has."""
         if self.socket_attached:
             raise SessionLost(f"Session {self.id} already has an attached WebSocket")
         self.socket_attached = True
         self._watch_lease()
 
     async def detach(self) -> None:
-        """The socket lets go; the session lives on, unless its end was already asked for."""
+        """The socket leaves; the session lives on, unless its end was already asked for."""
         self.socket_attached = False
         if self.close_when_detached:
-            await self.close()
+            await self.close("it was asked to close")
         else:
             self._watch_lease()
 
@@ -114,12 +259,14 @@ class Session:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        if self._lease_s is None or self.socket_attached or self.phase is not Phase.READY:
+        held = self.socket_attached or self._holder is not None
+        if self.unheld_s is None or held or self.phase not in (Phase.READY, Phase.DETACHED):
             return
-        self._expiry = asyncio.get_running_loop().call_later(self._lease_s, self._expire)
+        self._expiry = asyncio.get_running_loop().call_later(self.unheld_s, self._expire)
 
     def _expire(self) -> None:
-        logger.info("session %s: closed after %s s without a call", self.id[:8], self._lease_s)
+        self._gone = f"nobody called it for {self.unheld_s:g} s"
+        logger.info("session %s: closed, %s", self.id[:8], self._gone)
         self._start_closing()
 
     def _start_closing(self) -> "asyncio.Task[None]":
@@ -127,8 +274,9 @@ class Session:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         return self._closing
 
-    async def close(self) -> None:
+    async def close(self, reason: str = "it was closed") -> None:
         """End the session after the call that runs, if one does. Closing twice is closing once."""
+        self._gone = self._gone or reason
         # The closing goes on even if whoever asked for it is gone: it is what frees the slot.
         await asyncio.shield(self._start_closing())
 
@@ -139,9 +287,15 @@ class Session:
                 try:
                     await self._runner.run(self.host.close())
                 except EnvironmentFailed as error:
-                    logger.warning("session %s: %s", self.id[:8], error, exc_info=error.__cause__)
+                    self._report(error)
                 finally:
                     await self._runner.close()
         finally:
             self._watch_lease()
-            self._on_close(self)
+            self._upkeep.forget(self)
+
+
+def _look_at(task: "asyncio.Task[Any]") -> None:
+    """A reply may be kept for a caller who never comes back; asyncio need not complain of that."""
+    if not task.cancelled():
+        task.exception()

@@ -1,72 +1,34 @@
-"""All the sessions of one server: how many there may be, where they come from, when they end."""
+"""All the sessions of one server: where they come from, how they are found, when they end."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+import secrets
+from collections import Counter
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from envtorch.env import Environment, EnvironmentSource, load_object
-from envtorch.errors import (
-    CapacityReached,
-    ConfigurationError,
-    EnvTorchError,
-    FactoryFailed,
-    SessionLost,
-)
+from envtorch.errors import Draining, EnvTorchError, FactoryFailed, InvalidAction, SessionLost
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.host import EnvironmentHost
+from envtorch.server.factory import Factory
+from envtorch.server.metrics import Meter
 from envtorch.server.runner import Runner, build
 from envtorch.server.session import Session
+from envtorch.server.slots import Slots
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
 
-__all__ = ["Factory", "Sessions"]
+__all__ = ["Sessions"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 UNHELD_LEASE_S = 900.0
-"""How long a session lives that no socket holds, when nobody said otherwise."""
+"""How long a session lives that no socket ever held, when nobody said otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Factory:
-    """Where environments come from, and what is known of them before the first one is built."""
-
-    make: Callable[[], Environment[Any, Any, Any]]
-    name: str
-    environment_class: type[Environment[Any, Any, Any]] | None = None
-    is_shared: bool = False
-    """There is one environment, somebody else's, and every session uses it."""
-
-    @classmethod
-    def of(cls, source: EnvironmentSource) -> "Factory":
-        if isinstance(source, str):
-            return cls.of(load_object(source))
-        if isinstance(source, Environment):
-            return cls(lambda: source, type(source).__name__, type(source), is_shared=True)
-        if not callable(source):
-            raise ConfigurationError(
-                f"{type(source).__name__} is no environment: pass an Environment class, a function "
-                "that returns one, an instance, or 'module:name'"
-            )
-        inner: Any = source
-        while isinstance(inner, partial):
-            inner = inner.func
-        name = getattr(inner, "__name__", type(inner).__name__)
-        known = inner if isinstance(inner, type) and issubclass(inner, Environment) else None
-        return cls(source, name, known)
-
-    def require_concurrency(self, environment: type, capacity: int) -> None:
-        """Refuse several environments side by side where their author did not promise that it works."""
-        if capacity > 1 and not self.is_shared and not environment.SUPPORTS_CONCURRENT_SESSIONS:  # type: ignore[attr-defined]
-            raise ConfigurationError(
-                f"{environment.__name__} does not say that several of it can live in one process, so "
-                f"max_concurrent_envs={capacity} is refused; set SUPPORTS_CONCURRENT_SESSIONS = True "
-                "on the class if it keeps nothing global",
-                environment_name=environment.__name__,
-                max_concurrent_envs=capacity,
-            )
+MIN_TOKEN_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +40,27 @@ class _Spare:
 
 
 class Sessions:
-    """Opens sessions while there is room, finds them by id, and frees a slot when, and only when, its
-    session closes."""
+    """Opens sessions while there is room, finds them by id or token, and frees a slot when, and only when,
+    its session closes."""
 
     def __init__(self, factory: Factory, codec: Codec[Any, Any, Any], config: ConcurrencyConfig) -> None:
         self.factory = factory
         self.config = config
+        self.meter = Meter()
+        self.slots = Slots(config.max_concurrent_envs)
+        self.draining = False
+        self.drain_listeners: set[Callable[[], None]] = set()
         self._codec = codec
         self._live: dict[str, Session] = {}
-        self._opening = 0
+        self._by_token: dict[str, Session] = {}
+        self._opening: dict[str, asyncio.Task[Session]] = {}
         self._spare: _Spare | None = None
         self._spare_turn = asyncio.Lock()
         self._known_class = factory.environment_class
         self._anonymous: Session | None = None
+        self._running = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         if self._known_class is not None:
             factory.require_concurrency(self._known_class, config.max_concurrent_envs)
 
@@ -98,14 +68,18 @@ class Sessions:
 
     @property
     def capacity(self) -> int:
-        return self.config.max_concurrent_envs
+        return self.slots.capacity
 
     @property
     def active(self) -> int:
-        return len(self._live) + self._opening
+        return self.slots.taken
 
     def status(self) -> ServerCapacityStatus:
-        return ServerCapacityStatus.from_counts(self.active, max(self.capacity, self.active))
+        return ServerCapacityStatus.from_counts(self.active, self.capacity)
+
+    def phases(self) -> Counter[str]:
+        """How many sessions are in which phase."""
+        return Counter(session.phase.value for session in self._live.values())
 
     def find(self, session_id: str) -> Session | None:
         return self._live.get(session_id)
@@ -116,6 +90,12 @@ class Sessions:
         if session is None:
             raise SessionLost(f"Unknown session_id: {session_id}")
         return session
+
+    def by_token(self, token: str) -> Session | None:
+        """The session that this token opens. Tokens are random: looking one up tells nothing of others."""
+        return self._by_token.get(token)
+
+    # Asking about the environment.
 
     async def spare(self) -> EnvironmentHost:
         """A live environment to ask about metadata, schema or health. Raises `FactoryFailed`.
@@ -130,7 +110,7 @@ class Sessions:
                 self._spare = _Spare(*await self._build())
             return self._spare.host
 
-    async def ask(self, question: Callable[[EnvironmentHost], Any]) -> Any:
+    async def ask(self, question: Callable[[EnvironmentHost], Generator[Any, Any, T]]) -> T:
         """What a flow of some live environment comes to."""
         host = await self.spare()
         spare = self._spare
@@ -143,30 +123,58 @@ class Sessions:
 
     # Opening.
 
-    async def open(self, *, held: bool) -> Session:
+    async def open_once(self, token: str | None, grace_s: float | None, *, wait_s: float) -> Session:
+        """The session of that token, opened if need be: asking again, on another socket, opens no second.
+
+        It outlives its socket for the server's grace, or the client's, within the server's limit.
+        """
+        token = token or secrets.token_urlsafe(24)
+        if len(token) < MIN_TOKEN_LENGTH:
+            raise InvalidAction(f"a session token has at least {MIN_TOKEN_LENGTH} characters")
+        session = self._by_token.get(token)
+        if session is not None:
+            return session
+        opening = self._opening.get(token)
+        if opening is None:
+            grace = min(grace_s or self.config.reconnect_grace, self.config.max_reconnect_grace)
+            work = self.open(held=False, wait_s=wait_s, unheld_s=grace, token=token)
+            opening = self._opening[token] = asyncio.get_running_loop().create_task(work)
+            opening.add_done_callback(lambda _: self._opening.pop(token))
+        return await asyncio.shield(opening)
+
+    async def open(
+        self,
+        *,
+        held: bool,
+        wait_s: float = 0.0,
+        unheld_s: float | None = None,
+        token: str | None = None,
+    ) -> Session:
         """A new session. `held` by a socket it needs no lease; otherwise it has one.
 
-        Raises `CapacityReached` when every slot is taken, `FactoryFailed` when the environment cannot
-        be built.
+        Raises `CapacityReached` when every slot is taken and none came free within `wait_s`, and
+        `FactoryFailed` when the environment cannot be built.
         """
+        if self.draining:
+            raise Draining("the server is shutting down and opens no session")
         if self.factory.is_shared and self._live:
             return next(iter(self._live.values()))
-        if self.active >= self.capacity:
+        if self.slots.is_full:
             await self._evict_anonymous()
-        if self.active >= self.capacity:
-            raise CapacityReached.of(self.active, self.capacity)
-        self._opening += 1
+        await self.slots.take(wait_s)
         try:
             async with self._spare_turn:
                 spare, self._spare = self._spare, None
             host, runner = (spare.host, spare.runner) if spare else await self._build()
-        finally:
-            self._opening -= 1
-        lease_s = None if held or self.factory.is_shared else self.lease_s
-        session = Session(host, runner, lease_s=lease_s, on_close=self._forget)
+        except BaseException:
+            self.slots.free()
+            raise
+        lease_s = None if held or self.factory.is_shared else unheld_s or self.lease_s
+        session = Session(host, runner, self, unheld_s=lease_s, token=token)
         if held and not self.factory.is_shared:
             session.attach()
-        self._live[session.id] = session
+        self._live[session.id] = self._by_token[session.token] = session
+        self.meter.opened += 1
         logger.debug("session %s opened, %d of %d", session.id[:8], self.active, self.capacity)
         return session
 
@@ -203,7 +211,7 @@ class Sessions:
         return self._anonymous
 
     def claim(self, session: Session) -> None:
-        """Its caller has shown the id: from now on the session is somebody's."""
+        """Its caller has shown the token: from now on the session is somebody's."""
         if self._anonymous is session:
             self._anonymous = None
 
@@ -213,25 +221,51 @@ class Sessions:
         if session is not None and session.is_idle and not self.factory.is_shared:
             logger.info("session %s: anonymous, closed to make room", session.id[:8])
             self._anonymous = None
-            await session.close()
+            await session.close("it was anonymous, and made room")
 
     # Closing.
 
-    async def release(self, session: Session) -> None:
+    async def release(self, session: Session, reason: str = "it was closed") -> None:
         """Whoever opened the session is done with it. A shared environment lives on."""
         if not self.factory.is_shared:
-            await session.close()
+            await session.close(reason)
 
-    def _forget(self, session: Session) -> None:
-        self._live.pop(session.id, None)
+    def forget(self, session: Session) -> None:
+        """The session is closed: its slot is free."""
+        if self._live.pop(session.id, None) is not None:
+            self._by_token.pop(session.token, None)
+            self.slots.free()
         if self._anonymous is session:
             self._anonymous = None
 
+    def busy(self, change: int) -> None:
+        """That many more calls run."""
+        self._running += change
+        (self._quiet.set if self._running == 0 else self._quiet.clear)()
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Take nothing new, tell whoever listens, and wait for the calls that run.
+
+        Says whether they all ended before the deadline.
+        """
+        self.draining = True
+        for listener in list(self.drain_listeners):
+            listener()
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._quiet.wait()
+        except TimeoutError:
+            logger.warning("%d calls still run at the drain deadline", self._running)
+            return False
+        return True
+
     async def close(self) -> None:
         """End every session, and the environment that waits for one."""
+        self.draining = True
         async with self._spare_turn:
             spare, self._spare = self._spare, None
         if spare is not None:
             await spare.runner.run(spare.host.close())
             await spare.runner.close()
-        await asyncio.gather(*(session.close() for session in list(self._live.values())))
+        reason = "the server was stopped"
+        await asyncio.gather(*(session.close(reason) for session in list(self._live.values())))

@@ -1,18 +1,21 @@
-"""`WS /ws`: one socket, one session, one reply for each frame, in order."""
+"""`WS /ws`: on the base wire, one socket, one session, one reply for each frame, in order."""
 
 import logging
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.errors import EnvTorchError, InvalidJSON, NotAllowed
+from envtorch.protocol.extended import FORMATS
 from envtorch.protocol.messages import Close, Mcp, Request, Step, decode
 from envtorch.protocol.wire import Reply, error_reply, mcp_reply
+from envtorch.server.extended import ExtendedSocket
+from envtorch.server.frames import receive_frame, send_frame
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
 from envtorch.settings import ServerMode
 
-__all__ = ["SocketDoor", "receive_frame"]
+__all__ = ["SocketDoor"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,17 @@ class SocketDoor:
         self._mode = mode
 
     async def endpoint(self, websocket: WebSocket) -> None:
-        """Serve one socket, on a session of its own or on the one that `?session_id=` names."""
+        """Serve one socket: on the extended wire if the client offers it, else on OpenEnv's."""
+        for offered in websocket.scope.get("subprotocols", ()):
+            format = FORMATS.get(offered)
+            if format is not None:
+                await websocket.accept(subprotocol=offered)
+                await ExtendedSocket(websocket, format, self._sessions, self._rpc, self._mode).serve()
+                return
+        await self._base(websocket)
+
+    async def _base(self, websocket: WebSocket) -> None:
+        """A session of the socket's own, or the one that `?session_id=` names."""
         await websocket.accept()
         session_id = websocket.query_params.get("session_id")
         try:
@@ -36,7 +49,7 @@ class SocketDoor:
             else:
                 session = await self._sessions.open(held=True)
         except EnvTorchError as error:
-            await _send(websocket, error_reply(error))
+            await send_frame(websocket, error_reply(error).frame())
             await websocket.close()
             return
         try:
@@ -60,7 +73,7 @@ class SocketDoor:
                 reply = await self._reply(request, session)
             except EnvTorchError as error:
                 reply = error_reply(error)
-            await _send(websocket, reply)
+            await send_frame(websocket, reply.frame())
 
     async def _reply(self, request: Request, session: Session) -> Reply:
         if isinstance(request, Mcp):
@@ -79,16 +92,3 @@ def _read(frame: str | bytes) -> Request:
     if isinstance(frame, bytes):
         raise InvalidJSON("Invalid JSON: expected a text frame, got a binary one")
     return decode(frame)
-
-
-async def receive_frame(websocket: WebSocket) -> str | bytes:
-    """The next frame, text or binary. Raises `WebSocketDisconnect` when there is none."""
-    message = await websocket.receive()
-    if message["type"] == "websocket.disconnect":
-        raise WebSocketDisconnect(message.get("code", 1005))
-    text: str | None = message.get("text")
-    return text if text is not None else bytes(message["bytes"])
-
-
-async def _send(websocket: WebSocket, reply: Reply) -> None:
-    await websocket.send_text(reply.frame().decode())

@@ -1,0 +1,135 @@
+"""The async link that survives its socket: `resuming`'s twin."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from envtorch.client.aio_links import AsyncLink, AsyncSocketLink, connect_socket, cut
+from envtorch.client.blocking_socket import Cut
+from envtorch.client.options import ClientOptions
+from envtorch.client.resuming import ANSWER_MARGIN_S, new_backoff, one_try
+from envtorch.errors import ConnectFailed, EnvTorchError, TimedOut
+from envtorch.protocol.extended import FORMATS
+from envtorch.protocol.formats import Format
+from envtorch.protocol.resume import Resumable
+from envtorch.protocol.wire import Answer, Ask
+
+__all__ = ["AsyncResumingLink", "open_link"]
+
+
+async def open_link(options: ClientOptions) -> AsyncLink:
+    """A session on the server, over the best wire that it speaks."""
+    deadline = time.monotonic() + options.connect_timeout_s
+    backoff = new_backoff()
+    while True:
+        try:
+            socket = await connect_socket(options, timeout_s=one_try(deadline, options))
+            break
+        except ConnectFailed as error:
+            if not error.details.get("was_cut") or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(backoff.next_s())
+    format = FORMATS.get(socket.subprotocol or "")
+    if format is None:
+        return AsyncSocketLink(socket, options)
+    link = AsyncResumingLink(socket, options, format)
+    try:
+        await link.open()
+    except BaseException:
+        link.abandon()
+        raise
+    return link
+
+
+class AsyncResumingLink:
+    """One session on the extended wire, over as many sockets as it takes."""
+
+    def __init__(self, socket: ClientConnection, options: ClientOptions, format: Format) -> None:
+        self._socket: ClientConnection | None = socket
+        self._options = options
+        self._session = Resumable(format, wait_s=options.wait_s)
+        self._is_greeted = False
+
+    @property
+    def format(self) -> Format:
+        return self._session.format
+
+    async def open(self) -> None:
+        """Have the session opened: until then there is none to lose."""
+        deadline = time.monotonic() + self._options.connect_timeout_s + self._options.wait_s
+        async with asyncio.timeout(deadline - time.monotonic()):
+            await self._persist(lambda: self._connected(deadline), deadline)
+
+    async def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        patience = self._options.message_timeout_s if timeout_s is None else timeout_s + ANSWER_MARGIN_S
+        deadline = time.monotonic() + patience
+        id, frame = self._session.request(ask, timeout_s)
+        try:
+            async with asyncio.timeout(patience):
+                return await self._persist(lambda: self._attempt(id, frame, deadline), deadline)
+        except TimeoutError as error:
+            if isinstance(error, EnvTorchError):
+                raise
+            raise TimedOut(f"{ask.type} was not answered within {patience:g} s") from None
+
+    async def close(self) -> None:
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            with suppress(ConnectionClosed):  # else there is nobody left to tell
+                await socket.send(self._session.farewell(), text=not self.format.is_binary)
+            await socket.close()
+
+    # Trying, and trying again.
+
+    async def _persist(self, attempt: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
+        """What `attempt` gives, over as many sockets as it takes and the time allows."""
+        backoff = new_backoff()
+        give_up = None
+        while True:
+            try:
+                return await attempt()
+            except (Cut, ConnectFailed) as error:
+                self.abandon()
+                now = time.monotonic()
+                give_up = give_up or now + self._options.reconnect_s
+                delay = backoff.next_s()
+                if now + delay >= min(give_up, deadline):
+                    raise self._session.gone(error) from error
+                await asyncio.sleep(delay)
+
+    async def _attempt(self, id: int, frame: bytes, deadline: float) -> Answer:
+        await self._connected(deadline)
+        return await self._ask(id, frame)
+
+    async def _connected(self, deadline: float) -> Answer:
+        """See to it that there is a socket, and that it has the session."""
+        if self._socket is None:
+            self._socket = await connect_socket(self._options, timeout_s=one_try(deadline, self._options))
+            self._is_greeted = False
+        if not self._is_greeted:
+            id, frame = self._session.greeting()
+            self._session.greeted(await self._ask(id, frame))
+            self._is_greeted = True
+        return Answer("session")
+
+    async def _ask(self, id: int, frame: bytes) -> Answer:
+        socket = self._socket
+        assert socket is not None
+        try:
+            await socket.send(frame, text=not self.format.is_binary)
+            while True:
+                answer = self._session.find(id, await socket.recv(decode=False))
+                if answer is not None:
+                    return answer
+        except ConnectionClosed as error:
+            raise cut(error) from error
+
+    def abandon(self) -> None:
+        """Let the socket go; the session waits for another one, or for its end."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.transport.abort()

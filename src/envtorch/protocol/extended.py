@@ -1,0 +1,178 @@
+"""The extended wire, `envtorch.v1`: what a client and a server of ours add to OpenEnv's.
+
+Every request carries an `id`, echoed on its reply: replies may come out of order, and a repeated id gets
+the stored reply instead of a second run. `ch` is the channel: one socket carries many sessions. A frame is
+one message or a list of them. It is spoken in JSON or in MessagePack, as the subprotocol says.
+
+| request | data | reply |
+|---|---|---|
+| `session` | `token`, `wait_s`, `grace_s` | `session`: id, token, grace, what it supports |
+| `attach` | `token` | `session`, with the last id that was executed |
+| `reset`, `step`, `state`, `mcp` | as on the base wire | `observation`, `state`, `mcp` |
+| `cancel` | `id` | `cancelled`; the request itself is answered with `CANCELLED` |
+| `close` | | `closed` |
+
+`timeout_s` beside `data` is a deadline that the server keeps. `ack` tells it which replies have arrived, and
+need not be kept. The server says `draining` by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, ProtocolError, UnknownMessage
+from envtorch.protocol import messages
+from envtorch.protocol.formats import JSON, MSGPACK, READ_ERRORS, Format
+from envtorch.protocol.wire import Answer, Reply
+
+__all__ = [
+    "FORMATS",
+    "Attach",
+    "Cancel",
+    "Message",
+    "Open",
+    "control_data",
+    "error_reply",
+    "read_answers",
+    "read_frame",
+    "simulation_request",
+    "write_frame",
+]
+
+FORMATS: Mapping[str, Format] = {"envtorch.v1": JSON, "envtorch.v1+msgpack": MSGPACK}
+"""The subprotocols, and the format each is spoken in."""
+
+NOTHING = msgspec.Raw(b"")
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One message in either direction, its data still encoded."""
+
+    type: str
+    id: int | None = None
+    ch: int = 0
+    data: msgspec.Raw = NOTHING
+    timeout_s: float | None = None
+    ack: int | None = None
+    """The sender has the replies to all its requests up to this id."""
+
+    @classmethod
+    def of(cls, reply: Reply, *, id: int | None, ch: int) -> "Message":
+        return cls(reply.type, id=id, ch=ch, data=msgspec.Raw(reply.data))
+
+
+class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client asks for when it opens a session."""
+
+    token: str | None = None
+    """The token that shall open the session, so that asking twice opens one; the server's, if left out."""
+    wait_s: float = 0.0
+    """How long to wait, in turn, for a free slot."""
+    grace_s: float | None = None
+    """How long the session shall outlive its socket; the server has its own limit."""
+
+
+class Attach(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client shows to take up a session that lost its socket."""
+
+    token: str
+
+
+class Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which request to take back."""
+
+    id: int
+
+
+_readers = {
+    format.name: {
+        kind: format.reader(kind) for kind in (list[Message] | Message, Open, Attach, Cancel, dict[str, Any])
+    }
+    for format in FORMATS.values()
+}
+
+
+def read_frame(frame: str | bytes, format: Format) -> Sequence[Message]:
+    """The messages in a frame. Raises `InvalidJSON` when it holds anything else."""
+    if isinstance(frame, str) and format.is_binary:
+        raise InvalidJSON("expected a binary frame, got a text one")
+    if isinstance(frame, bytes) and not format.is_binary:
+        raise InvalidJSON("expected a text frame, got a binary one")
+    found = _read(frame, list[Message] | Message, format, InvalidJSON)
+    return found if isinstance(found, list) else [found]
+
+
+def write_frame(batch: Sequence[Message], format: Format) -> bytes:
+    """One message as a frame, or several as one frame."""
+    return format.write(batch[0] if len(batch) == 1 else list(batch))
+
+
+def simulation_request(message: Message, format: Format) -> messages.Reset | messages.Step | messages.State:
+    """`reset`, `step` or `state`, as the base wire's values."""
+    match message.type:
+        case "step":
+            if not _has_data(message):
+                raise InvalidAction("step has no data: it is the action")
+            return messages.Step(message.data)
+        case "reset":
+            return messages.Reset(control_data(message, dict[str, Any], format))
+        case "state":
+            return messages.State()
+    raise UnknownMessage(f"Unknown message type: {message.type[:200]}")
+
+
+def control_data(message: Message, kind: type[T], format: Format) -> T:
+    """The data of a message as a value of `kind`; none at all is an empty one."""
+    raw = bytes(message.data) if _has_data(message) else format.write({})
+    found: T = _read(raw, kind, format, InvalidAction)
+    return found
+
+
+def _read(raw: str | bytes, kind: Any, format: Format, blame: type[EnvTorchError]) -> Any:
+    try:
+        return _readers[format.name][kind].decode(raw)
+    except READ_ERRORS as error:
+        raise blame(f"Invalid message: {error}") from None
+
+
+def _has_data(message: Message) -> bool:
+    return len(bytes(message.data)) > 0
+
+
+def error_reply(error: EnvTorchError, format: Format) -> Reply:
+    """An error with all its details: a peer of ours may know them."""
+    data = {"message": error.message, "code": error.code or "INTERNAL_ERROR", **error.details}
+    if format is JSON:
+        return Reply("error", messages.write_json(data))
+    return Reply("error", format.write(data), format)
+
+
+class TaggedAnswer(msgspec.Struct, frozen=True):
+    """A reply, and which request it answers; None for what the server says by itself."""
+
+    id: int | None
+    ch: int
+    answer: Answer
+
+
+class _Incoming(msgspec.Struct, frozen=True):
+    type: str
+    id: int | None = None
+    ch: int = 0
+    data: dict[str, Any] = {}
+
+
+_incoming = {format.name: format.reader(list[_Incoming] | _Incoming) for format in FORMATS.values()}
+
+
+def read_answers(frame: str | bytes, format: Format) -> list[TaggedAnswer]:
+    """The replies in a frame, as a client reads them. Raises `ProtocolError` for anything else."""
+    try:
+        found = _incoming[format.name].decode(frame)
+    except READ_ERRORS as error:
+        raise ProtocolError(f"the server's reply cannot be read: {error}") from error
+    several = found if isinstance(found, list) else [found]
+    return [TaggedAnswer(one.id, one.ch, Answer(one.type, one.data)) for one in several]

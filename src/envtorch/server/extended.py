@@ -1,0 +1,231 @@
+"""`WS /ws` on the extended wire: many sessions on one socket, each request answered exactly once.
+
+The socket is only a way in. Requests belong to their session: when the socket goes, they run on, and
+their replies wait in the session's ledger for whoever takes it up again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from envtorch.errors import Cancelled, EnvTorchError, NotAllowed, ProtocolError, SessionLost
+from envtorch.protocol.extended import (
+    Attach,
+    Cancel,
+    Message,
+    Open,
+    control_data,
+    error_reply,
+    read_frame,
+    simulation_request,
+    write_frame,
+)
+from envtorch.protocol.formats import Format
+from envtorch.protocol.wire import Reply, mcp_reply
+from envtorch.server.frames import receive_frame, send_frame
+from envtorch.server.mcp import RpcDoor
+from envtorch.server.session import Session
+from envtorch.server.sessions import Sessions
+from envtorch.settings import ServerMode
+
+__all__ = ["ExtendedSocket"]
+
+logger = logging.getLogger(__name__)
+
+SUPPORTS = ("cancel", "batch", "channels")
+TAKEN_OVER = 4000
+"""The close code for a socket whose last session another socket has taken up."""
+
+Control = Callable[[Message], Coroutine[Any, Any, Reply]]
+
+
+class ExtendedSocket:
+    """One socket, from its first frame to its last."""
+
+    def __init__(
+        self, websocket: WebSocket, format: Format, sessions: Sessions, rpc: RpcDoor, mode: ServerMode
+    ) -> None:
+        self._websocket = websocket
+        self._format = format
+        self._sessions = sessions
+        self._rpc = rpc
+        self._mode = mode
+        self._channels: dict[int, Session] = {}
+        self._outbox: list[Message] = []
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._controls: dict[str, Control] = {
+            "session": self._open,
+            "attach": self._attach,
+            "cancel": self._cancel,
+        }
+
+    async def serve(self) -> None:
+        """Read until the socket ends; then let the sessions go, to be taken up again or to expire."""
+        writer = self._spawn(self._write())
+        self._sessions.drain_listeners.add(self._say_draining)
+        if self._sessions.draining:
+            self._say_draining()
+        try:
+            while True:
+                self._take(await receive_frame(self._websocket))
+        except WebSocketDisconnect:
+            pass
+        finally:
+            self._sessions.drain_listeners.discard(self._say_draining)
+            writer.cancel()
+            for session in set(self._channels.values()):
+                session.drop(self)
+            self._channels.clear()
+
+    # In.
+
+    def _take(self, frame: str | bytes) -> None:
+        try:
+            batch = read_frame(frame, self._format)
+        except EnvTorchError as error:
+            self._send(Message.of(error_reply(error, self._format), id=None, ch=0))
+            return
+        for message in batch:
+            try:
+                self._dispatch(message)
+            except EnvTorchError as error:
+                self._answer(message, error_reply(error, self._format))
+
+    def _dispatch(self, message: Message) -> None:
+        if message.id is None:
+            raise ProtocolError("every request on this wire carries an id, a whole number")
+        control = self._controls.get(message.type)
+        if control is not None:
+            self._spawn(self._control(message, control))
+            return
+        session = self._session(message)
+        if message.type == "close":
+            # Now, not when its task gets to run: by then the socket may be gone, and the session detached.
+            del self._channels[message.ch]
+            self._spawn(self._control(message, partial(self._release, session)))
+            return
+        if message.ack is not None:
+            session.ledger.acknowledge(message.ack)
+        call = self._mcp if message.type == "mcp" else self._simulate
+        task = session.once(message.id, partial(call, session, message))
+        task.add_done_callback(partial(self._answered, message))
+
+    async def _simulate(self, session: Session, message: Message) -> Reply:
+        request = simulation_request(message, self._format)
+        if self._mode is ServerMode.PRODUCTION:
+            raise NotAllowed(f"{message.type} is simulation control; this server runs in production mode")
+        flow = session.host.reply(request, strict=True, format=self._format)
+        if message.type == "step":
+            return await session.step(flow, timeout_s=message.timeout_s)
+        return await session.run(flow, message.type, timeout_s=message.timeout_s)
+
+    async def _mcp(self, session: Session, message: Message) -> Reply:
+        return mcp_reply(await self._rpc.answer(bytes(message.data), own=session))
+
+    def _session(self, message: Message) -> Session:
+        session = self._channels.get(message.ch)
+        if session is None:
+            raise SessionLost(f"there is no session on channel {message.ch}: open or attach one first")
+        return session
+
+    # The requests that are about sessions.
+
+    async def _control(self, message: Message, control: Control) -> None:
+        try:
+            reply = await control(message)
+        except EnvTorchError as error:
+            reply = error_reply(error, self._format)
+        self._answer(message, reply)
+
+    async def _open(self, message: Message) -> Reply:
+        asked = control_data(message, Open, self._format)
+        if message.ch in self._channels:
+            raise ProtocolError(f"channel {message.ch} has a session already")
+        session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
+        return self._take_up(session, message.ch)
+
+    async def _attach(self, message: Message) -> Reply:
+        asked = control_data(message, Attach, self._format)
+        session = self._sessions.by_token(asked.token)
+        if session is None or not session.is_usable:
+            raise SessionLost("the session is gone: its grace period is over, or the server was restarted")
+        return self._take_up(session, message.ch)
+
+    def _take_up(self, session: Session, channel: int) -> Reply:
+        session.hold(self)
+        self._channels[channel] = session
+        told = {
+            "session_id": session.id,
+            "token": session.token,
+            "grace_s": session.unheld_s,
+            "last_id": session.ledger.newest,
+            "supports": SUPPORTS,
+        }
+        return Reply("session", self._format.write(told), self._format)
+
+    async def _release(self, session: Session, message: Message) -> Reply:
+        await self._sessions.release(session)
+        return Reply("closed", self._format.write({}), self._format)
+
+    async def _cancel(self, message: Message) -> Reply:
+        session = self._session(message)
+        target = control_data(message, Cancel, self._format).id
+        told = {"id": target, "cancelled": session.cancel(target)}
+        return Reply("cancelled", self._format.write(told), self._format)
+
+    # Out.
+
+    def _answered(self, message: Message, task: "asyncio.Task[Reply]") -> None:
+        error = Cancelled("the request was taken back") if task.cancelled() else task.exception()
+        if error is None:
+            self._answer(message, task.result())
+        else:
+            assert isinstance(error, EnvTorchError), error
+            self._answer(message, error_reply(error, self._format))
+
+    def _answer(self, message: Message, reply: Reply) -> None:
+        self._send(Message.of(reply, id=message.id, ch=message.ch))
+
+    def _send(self, message: Message) -> None:
+        self._outbox.append(message)
+        self._wake.set()
+
+    async def _write(self) -> None:
+        """Send what there is, as one frame: replies that come together travel together."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._outbox = self._outbox, []
+            if batch:
+                frame = write_frame(batch, self._format)
+                try:
+                    await send_frame(self._websocket, frame, binary=self._format.is_binary)
+                except (WebSocketDisconnect, RuntimeError):
+                    return  # the reader learns of it too
+
+    def _say_draining(self) -> None:
+        self._send(Message("draining"))
+
+    # Losing the socket.
+
+    def lost(self, session: Session) -> None:
+        """Another socket has taken a session over."""
+        self._channels = {ch: held for ch, held in self._channels.items() if held is not session}
+        if not self._channels:
+            self._spawn(self._hang_up(TAKEN_OVER))
+
+    async def _hang_up(self, code: int) -> None:
+        with suppress(RuntimeError):  # it may be closed already
+            await self._websocket.close(code)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

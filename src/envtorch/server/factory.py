@@ -1,0 +1,51 @@
+"""Where a server's environments come from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from envtorch.env import Environment, EnvironmentSource, load_object
+from envtorch.errors import ConfigurationError
+
+__all__ = ["Factory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Factory:
+    """Makes environments, and says what is known of them before the first one is built."""
+
+    make: Callable[[], Environment[Any, Any, Any]]
+    name: str
+    environment_class: type[Environment[Any, Any, Any]] | None = None
+    is_shared: bool = False
+    """There is one environment, somebody else's, and every session uses it."""
+
+    @classmethod
+    def of(cls, source: EnvironmentSource) -> "Factory":
+        if isinstance(source, str):
+            return cls.of(load_object(source))
+        if isinstance(source, Environment):
+            return cls(lambda: source, type(source).__name__, type(source), is_shared=True)
+        if not callable(source):
+            raise ConfigurationError(
+                f"{type(source).__name__} is no environment: pass an Environment class, a function "
+                "that returns one, an instance, or 'module:name'"
+            )
+        inner: Any = source
+        while isinstance(inner, partial):
+            inner = inner.func
+        name = getattr(inner, "__name__", type(inner).__name__)
+        known = inner if isinstance(inner, type) and issubclass(inner, Environment) else None
+        return cls(source, name, known)
+
+    def require_concurrency(self, environment: type[Environment[Any, Any, Any]], capacity: int) -> None:
+        """Refuse several environments side by side where their author did not promise that it works."""
+        if capacity > 1 and not self.is_shared and not environment.SUPPORTS_CONCURRENT_SESSIONS:
+            raise ConfigurationError(
+                f"{environment.__name__} does not say that several of it can live in one process, so "
+                f"max_concurrent_envs={capacity} is refused; set SUPPORTS_CONCURRENT_SESSIONS = True "
+                "on the class if it keeps nothing global",
+                environment_name=environment.__name__,
+                max_concurrent_envs=capacity,
+            )
