@@ -4,11 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check format bench compat clean
+.PHONY: demo test test-faults check format bench compat clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is to run
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m pip install --quiet --user virtualenv && $(PYTHON) -m virtualenv --quiet $(VENV); }
@@ -21,6 +21,9 @@ demo: $(READY)  ## start an echo server and play three episodes on it
 
 test: $(READY)  ## the whole suite, in parallel
 	$(BIN)/python -m pytest -n auto -m "not compat"
+
+test-faults: $(READY)  ## break connections at every byte, and at random for a minute
+	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60
 
 check: $(READY)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -18,3 +18,9 @@ def echo_server() -> Iterator[Running]:
     """An echo server with room for 32 sessions."""
     with running(create_app(EchoEnvironment, env_name="echo_env", max_concurrent_envs=32)) as server:
         yield server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-fault", action="store_true", help="try every fault at every byte")
+    parser.addoption("--fault-stride", type=int, default=17, help="try one byte in so many")
+    parser.addoption("--fault-seconds", type=float, default=8.0, help="how long to cut at random")

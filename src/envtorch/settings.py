@@ -3,7 +3,8 @@
 import enum
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from envtorch.errors import ConfigurationError
@@ -38,10 +39,22 @@ class Settings:
     web_interface: bool = False
     """`ENABLE_WEB_INTERFACE`: true, 1 or yes."""
 
+    token: str | None = field(default=None, repr=False)
+    """`ENVTORCH_TOKEN`: what every caller must show."""
+
+    token_file: Path | None = None
+    """`ENVTORCH_TOKEN_FILE`: tokens that may change while the server runs."""
+
+    allowed_origins: frozenset[str] = frozenset()
+    """`ENVTORCH_ORIGINS`: web pages from elsewhere that may open a WebSocket, separated by commas."""
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
         read = os.environ if environ is None else environ
         return cls(
             mode=ServerMode.of(read.get("ENVTORCH_MODE") or read.get("OPENENV_MODE") or "simulation"),
+            token=read.get("ENVTORCH_TOKEN") or None,
+            token_file=Path(path) if (path := read.get("ENVTORCH_TOKEN_FILE")) else None,
+            allowed_origins=frozenset(filter(None, read.get("ENVTORCH_ORIGINS", "").split(","))),
             web_interface=read.get("ENABLE_WEB_INTERFACE", "").lower() in ("true", "1", "yes"),
         )

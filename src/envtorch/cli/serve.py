@@ -1,6 +1,7 @@
 """`envtorch serve`: an environment, served."""
 
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,11 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Tokens that callers must show, one per line, optionally with an expiry."),
+    ] = None,
+    drain: Annotated[float, typer.Option(help="Seconds that running calls have at SIGTERM.")] = 30.0,
     fd: Annotated[
         int | None, typer.Option(help="Listen on this inherited, already bound socket instead.")
     ] = None,
@@ -31,7 +37,7 @@ def serve(
     typer.echo(f"EnvTorch serves {target} on http://{address}:{bound_port} (docs at /docs)", err=True)
     from envtorch.server import serve as run
 
-    run(app, listener=listener)
+    run(app, listener=listener, token_file=token_file, drain_s=drain)
 
 
 def _listener(host: str, port: int, fd: int | None) -> socket.socket:

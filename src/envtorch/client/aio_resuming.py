@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from envtorch.client.aio_links import AsyncLink, AsyncSocketLink, connect_socket, cut
 from envtorch.client.blocking_socket import Cut
 from envtorch.client.options import ClientOptions
-from envtorch.client.resuming import ANSWER_MARGIN_S, new_backoff, one_try
+from envtorch.client.resuming import ANSWER_MARGIN_S, FAREWELL_S, new_backoff, one_try
 from envtorch.errors import ConnectFailed, EnvTorchError, TimedOut
 from envtorch.protocol.extended import FORMATS
 from envtorch.protocol.formats import Format
@@ -77,10 +77,14 @@ class AsyncResumingLink:
             raise TimedOut(f"{ask.type} was not answered within {patience:g} s") from None
 
     async def close(self) -> None:
+        """End the session. A line that fails just now is given a moment; then the session's grace ends it."""
+        deadline = time.monotonic() + FAREWELL_S
+        id, frame = self._session.farewell()
+        with suppress(EnvTorchError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await self._persist(lambda: self._attempt(id, frame, deadline), deadline)
         socket, self._socket = self._socket, None
         if socket is not None:
-            with suppress(ConnectionClosed):  # else there is nobody left to tell
-                await socket.send(self._session.farewell(), text=not self.format.is_binary)
             await socket.close()
 
     # Trying, and trying again.

@@ -38,7 +38,7 @@ def connect_socket(options: ClientOptions, *, timeout_s: float | None = None) ->
         websocket_url(options.base_url),
         timeout_s=options.connect_timeout_s if timeout_s is None else timeout_s,
         max_message_bytes=options.max_message_bytes,
-        headers=options.all_headers,
+        headers={**options.all_headers, "EnvTorch-Pings": "unanswered"},
         subprotocols=options.subprotocols,
     )
 

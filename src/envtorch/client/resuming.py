@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import repeat
 
 from envtorch.client.blocking_socket import BlockingSocket, Cut
@@ -14,10 +15,13 @@ from envtorch.protocol.formats import Format
 from envtorch.protocol.resume import Backoff, Resumable
 from envtorch.protocol.wire import Answer, Ask
 
-__all__ = ["ANSWER_MARGIN_S", "ResumingLink", "new_backoff", "one_try", "open_link"]
+__all__ = ["ANSWER_MARGIN_S", "FAREWELL_S", "ResumingLink", "new_backoff", "one_try", "open_link"]
 
 ANSWER_MARGIN_S = 5.0
 """How much longer than the server's deadline to wait for its word that the deadline passed."""
+
+FAREWELL_S = 3.0
+"""How long to try to say goodbye."""
 
 
 def open_link(options: ClientOptions) -> Link:
@@ -74,14 +78,14 @@ class ResumingLink:
             raise TimedOut(f"{ask.type} was not answered within {patience:g} s") from None
 
     def close(self) -> None:
+        """End the session. A line that fails just now is given a moment; then the session's grace ends it."""
+        deadline = time.monotonic() + FAREWELL_S
+        id, frame = self._session.farewell()
+        with suppress(EnvTorchError):
+            self._persist(lambda: self._attempt(id, frame, deadline), deadline)
         socket, self._socket = self._socket, None
         if socket is not None:
-            try:
-                socket.send(self._session.farewell(), timeout_s=1.0, binary=self.format.is_binary)
-            except EnvTorchError:
-                pass  # there is nobody left to tell; the session ends with its grace
-            finally:
-                socket.close()
+            socket.close()
 
     # Trying, and trying again.
 

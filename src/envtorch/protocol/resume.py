@@ -49,8 +49,9 @@ class Resumable:
         """A new request, and its frame, which may be sent as often as need be."""
         return self._message(ask.type, ask.data, timeout_s)
 
-    def farewell(self) -> bytes:
-        return self._message("close", None)[1]
+    def farewell(self) -> tuple[int, bytes]:
+        """The last request: end the session, so that its slot is free at once."""
+        return self._message("close", None)
 
     def _message(self, kind: str, data: bytes | None, timeout_s: float | None = None) -> tuple[int, bytes]:
         self._last_id += 1
@@ -99,7 +100,7 @@ _NOTHING = Message("").data
 class Backoff:
     """How long to wait before the next attempt: longer each time, never quite the same."""
 
-    def __init__(self, rolls: Iterable[float], *, first_s: float = 0.05, most_s: float = 2.0) -> None:
+    def __init__(self, rolls: Iterable[float], *, first_s: float = 0.02, most_s: float = 2.0) -> None:
         self._rolls = iter(rolls)
         self._next_s = first_s
         self._most_s = most_s

@@ -11,7 +11,9 @@ from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
 from envtorch.server.factory import Factory
+from envtorch.server.gate import Gate
 from envtorch.server.http import HttpDoor
+from envtorch.server.keys import Keys
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.sessions import Sessions
 from envtorch.server.tasks import TaskDoor
@@ -58,6 +60,7 @@ class HTTPEnvServer:
         codec = Codec(self.spec)
         config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
         self.sessions = Sessions(factory, codec, config)
+        self.is_locked = False
         self._codec = codec
 
     @property
@@ -92,6 +95,12 @@ class HTTPEnvServer:
         router.add_api_websocket_route("/mcp", rpc.endpoint)
         router.add_api_websocket_route("/ws", SocketDoor(self.sessions, rpc, mode).endpoint)
         _close_on_shutdown(router, self.sessions)
+
+    def lock(self, app: FastAPI, settings: Settings) -> None:
+        """Put the gate around an application: token, origins, size."""
+        self.is_locked = bool(settings.token or settings.token_file)
+        keys = Keys(settings.token, settings.token_file) if self.is_locked else None
+        app.add_middleware(Gate, keys=keys, allowed_origins=settings.allowed_origins)
 
 
 def _close_on_shutdown(router: APIRouter, sessions: Sessions) -> None:
@@ -139,7 +148,9 @@ def create_fastapi_app(
         version="1.0.0",
         description=f"Sessions of {server.spec.name}: `POST /reset`, then `POST /step`, or `WS /ws`.",
     )
-    server.register_routes(app, mode or Settings.from_environ().mode)
+    settings = Settings.from_environ()
+    server.register_routes(app, mode or settings.mode)
+    server.lock(app, settings)
     app.state.env_server = server
     return app
 

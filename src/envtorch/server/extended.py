@@ -221,7 +221,7 @@ class ExtendedSocket:
             self._spawn(self._hang_up(TAKEN_OVER))
 
     async def _hang_up(self, code: int) -> None:
-        with suppress(RuntimeError):  # it may be closed already
+        with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
             await self._websocket.close(code)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

@@ -1,14 +1,46 @@
-"""Run an application: uvicorn, with the settings an environment server wants."""
+"""Run an application: uvicorn, with what an environment server needs around it."""
 
+import asyncio
+import contextlib
+import ipaddress
+import logging
 import socket
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-__all__ = ["MAX_MESSAGE_BYTES", "serve", "uvicorn_config"]
+from envtorch.server.gate import Gate
+from envtorch.server.keys import Keys
+from envtorch.server.sessions import Sessions
+
+__all__ = ["MAX_MESSAGE_BYTES", "DrainingServer", "serve", "uvicorn_config"]
+
+logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 100 * 1024 * 1024
 """The largest frame a server reads; OpenEnv's clients send frames up to this size."""
+
+UNANSWERED_S = 30
+"""How long sent bytes may stay unacknowledged, by the peer's kernel, before its connection is dead."""
+
+
+class PatientProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, but patient with clients that say they cannot answer pings.
+
+    A blocking client reads its socket only while a call runs. Between calls its kernel still answers for
+    it, which is how a dead one is found (`UNANSWERED_S`).
+    """
+
+    def keepalive_timeout(self) -> None:
+        if self.request.headers.get("EnvTorch-Pings") == "unanswered":
+            self.pong_timer = None
+            self.pending_ping_payload = None
+            self.schedule_ping()
+        else:
+            super().keepalive_timeout()
 
 
 def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
@@ -16,12 +48,46 @@ def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         **{
+            "ws": PatientProtocol,
             "ws_max_size": MAX_MESSAGE_BYTES,
             "ws_per_message_deflate": False,
+            "timeout_graceful_shutdown": 5,
             "log_level": "warning",
             **options,
         },
     )
+
+
+class DrainingServer(uvicorn.Server):
+    """Stops in order: nothing new, running calls answered or given up on, then everything closed."""
+
+    def __init__(self, config: uvicorn.Config, sessions: Sessions | None, *, drain_s: float) -> None:
+        super().__init__(config)
+        self._sessions = sessions
+        self._drain_s = drain_s
+        self._hurry = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second one hurries. Neither is raised again: the exit code is 0."""
+        if self.should_exit and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hurry.set)
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._sessions is not None:
+            drained = asyncio.ensure_future(self._sessions.drain(self._drain_s))
+            hurried = asyncio.ensure_future(self._hurry.wait())
+            await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (drained, hurried):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        await super().shutdown(sockets)
 
 
 def serve(
@@ -30,11 +96,43 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     listener: socket.socket | None = None,
+    token_file: Path | str | None = None,
+    drain_s: float = 30.0,
     **options: Any,
 ) -> None:
     """Serve `app` until the process is told to stop.
 
-    A `listener` is a socket that is already bound, which leaves no race for the port.
+    A `listener` is a socket that is already bound, which leaves no race for the port. Tokens from
+    `token_file` lock every door, beside those the application itself asks for. At SIGTERM, running calls have
+    `drain_s` seconds to end.
     """
-    server = uvicorn.Server(uvicorn_config(app, host=host, port=port, **options))
-    server.run(sockets=[listener] if listener is not None else None)
+    if listener is None:
+        listener = socket.create_server((host, port), backlog=2048)
+    _find_dead_peers(listener)
+    server = getattr(getattr(app, "state", None), "env_server", None)
+    is_locked = token_file is not None or bool(getattr(server, "is_locked", False))
+    if not is_locked and not _is_loopback(listener):
+        logger.warning(
+            "this server is open to everybody who can reach it: set ENVTORCH_TOKEN or --token-file"
+        )
+    locked = app if token_file is None else Gate(app, keys=Keys(file=Path(token_file)))
+    sessions = server.sessions if server is not None else None
+    config = uvicorn_config(locked, **options)
+    DrainingServer(config, sessions, drain_s=drain_s).run(sockets=[listener])
+
+
+def _find_dead_peers(listener: socket.socket) -> None:
+    """Have the kernel notice peers that are gone without a word. Accepted sockets inherit this."""
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_S * 1000)
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        return True
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback

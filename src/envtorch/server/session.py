@@ -134,9 +134,9 @@ class Session:
         return result
 
     async def _take_turn(self, flow: Work[T]) -> T:
+        self._require_life()  # before the wait as well: a session that closes may never give its turn away
         async with self._turn:
-            if self._gone is not None:
-                raise SessionLost(f"the session is gone: {self._gone}")
+            self._require_life()
             self._enter(Event.CALLED)
             try:
                 return await self._runner.run(flow)
@@ -160,6 +160,10 @@ class Session:
             raise TimedOut(
                 f"no answer within {timeout_s:g} s", timeout_s=timeout_s, usable=self.is_usable
             ) from None
+
+    def _require_life(self) -> None:
+        if self._gone is not None:
+            raise SessionLost(f"the session is gone: {self._gone}")
 
     @property
     def is_usable(self) -> bool:

@@ -259,8 +259,8 @@ class Sessions:
             return False
         return True
 
-    async def close(self) -> None:
-        """End every session, and the environment that waits for one."""
+    async def close(self, deadline_s: float = 10.0) -> None:
+        """End every session, and the environment that waits for one; give up on those that hang."""
         self.draining = True
         async with self._spare_turn:
             spare, self._spare = self._spare, None
@@ -268,4 +268,8 @@ class Sessions:
             await spare.runner.run(spare.host.close())
             await spare.runner.close()
         reason = "the server was stopped"
-        await asyncio.gather(*(session.close(reason) for session in list(self._live.values())))
+        closing = [asyncio.ensure_future(session.close(reason)) for session in list(self._live.values())]
+        if closing:
+            _, hanging = await asyncio.wait(closing, timeout=deadline_s)
+            for session in hanging:
+                session.cancel()  # its thread is a daemon: it ends with the process

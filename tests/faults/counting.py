@@ -1,0 +1,108 @@
+"""An environment that counts, so that a step lost or doubled shows; and its server, as a process."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from envtorch import Action, EnvClient, Environment, Observation, State
+
+
+class Add(Action):
+    n: int
+    wait_s: float = 0.0
+
+
+class Total(Observation):
+    total: int = 0
+
+
+class Counting(Environment[Add, Total, State]):
+    """Adds numbers up. What it answers depends on every step before."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    async def reset(self, seed: int | None = None) -> Total:
+        self._total = seed or 0
+        self._state = State()
+        return Total(total=self._total, reward=0.0)
+
+    async def step(self, action: Add) -> Total:
+        if action.wait_s:
+            await asyncio.sleep(action.wait_s)
+        self._state.step_count += 1
+        self._total = self._total * 3 + action.n
+        self._total %= 1_000_003
+        return Total(total=self._total, reward=self._total % 7)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+class CountingEnv(EnvClient[Add, Total, State]): ...
+
+
+def expected(seed: int, steps: int) -> list[int]:
+    """The totals that an undisturbed episode shows."""
+    totals = [seed]
+    for n in range(steps):
+        totals.append((totals[-1] * 3 + n) % 1_000_003)
+    return totals
+
+
+SERVER = """
+import socket, sys
+from envtorch import ConcurrencyConfig
+from envtorch.server import create_app, serve
+from tests.faults.counting import Counting
+
+config = ConcurrencyConfig(max_concurrent_envs=5000, reconnect_grace=float(sys.argv[2]))
+app = create_app(Counting, concurrency_config=config)
+serve(app, listener=socket.socket(fileno=int(sys.argv[1])), drain_s=float(sys.argv[3]))
+"""
+
+
+class CountingServer:
+    """A server process that can be stopped, continued and terminated."""
+
+    def __init__(self, *, grace_s: float = 60.0, drain_s: float = 30.0) -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
+            self.port: int = listener.getsockname()[1]
+            fd = listener.fileno()
+            command = [sys.executable, "-c", SERVER, str(fd), str(grace_s), str(drain_s)]
+            self.process = subprocess.Popen(command, pass_fds=[fd], cwd=Path(__file__).parents[2])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def sessions(self) -> int:
+        """How many sessions are live, whatever their phase."""
+        lines = httpx.get(self.url + "/metrics", timeout=30).text.splitlines()
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith("envtorch_sessions{"))
+
+    def metric(self, name: str) -> float:
+        lines = httpx.get(self.url + "/metrics", timeout=30).text.splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+
+
+@contextmanager
+def counting_server(*, grace_s: float = 60.0, drain_s: float = 30.0) -> Iterator[CountingServer]:
+    server = CountingServer(grace_s=grace_s, drain_s=drain_s)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.terminate()
+        server.process.wait(60)

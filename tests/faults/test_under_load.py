@@ -1,0 +1,131 @@
+"""Many sessions at once, and a line, a server or a client that fails them."""
+
+import asyncio
+import random
+import signal
+import time
+
+import pytest
+
+from envtorch.errors import Draining, EnvTorchError
+from tests.faults.counting import Add, CountingEnv, counting_server, expected
+from tests.faults.proxy import proxy_to
+from tests.support import eventually
+
+SESSIONS = 200
+
+
+async def play_until(url: str, seed: int, deadline: float) -> int:
+    """Step until the time is up; every total is the one that the steps so far must give."""
+    async with CountingEnv.aio(url, heartbeat_s=5, connect_timeout_s=60, message_timeout_s=120) as env:
+        total = (await env.reset(seed=seed)).observation.total
+        steps = 0
+        while time.monotonic() < deadline:
+            result = await env.step(Add(n=steps, wait_s=0.01 if steps % 5 == 0 else 0.0))
+            total = (total * 3 + steps) % 1_000_003
+            assert result.observation.total == total, f"step {steps} was lost or doubled"
+            steps += 1
+            await asyncio.sleep(0.02)
+        assert (await env.state()).step_count == steps
+    return steps
+
+
+@pytest.mark.timeout(600)
+def test_random_cuts(request: pytest.FixtureRequest) -> None:
+    seconds = request.config.getoption("--fault-seconds")
+
+    async def run(port: int) -> tuple[int, int]:
+        dice = random.Random(11)
+        async with proxy_to(port) as proxy:
+            url = f"http://127.0.0.1:{proxy.port}"
+            deadline = time.monotonic() + seconds
+
+            async def vandal() -> None:
+                while True:
+                    await asyncio.sleep(dice.uniform(0.005, 0.05))
+                    proxy.cut_one(dice)
+
+            cutting = asyncio.ensure_future(vandal())
+            steps = await asyncio.gather(*(play_until(url, seed, deadline) for seed in range(SESSIONS)))
+            cutting.cancel()
+            return sum(steps), proxy.faults
+
+    with counting_server() as server:
+        steps, faults = asyncio.run(run(server.port))
+        print(f"{SESSIONS} sessions, {steps} steps, {faults} cuts in {seconds:g} s: none lost, none doubled")
+        assert faults > seconds
+        assert server.metric('envtorch_calls_total{kind="step"}') == steps
+        eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=90)
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_is_stopped_for_five_seconds() -> None:
+    async def run(url: str, stop: "asyncio.Event") -> list[int]:
+        deadline = time.monotonic() + 8
+        players = asyncio.gather(*(play_until(url, seed, deadline) for seed in range(40)))
+        await asyncio.sleep(1)
+        stop.set()
+        return list(await players)
+
+    async def main() -> list[int]:
+        with counting_server() as server:
+            stop = asyncio.Event()
+
+            async def freeze() -> None:
+                await stop.wait()
+                server.send(signal.SIGSTOP)
+                await asyncio.sleep(5)
+                server.send(signal.SIGCONT)
+
+            freezing = asyncio.ensure_future(freeze())
+            steps = await run(server.url, stop)
+            await freezing
+            return steps
+
+    steps = asyncio.run(main())
+    assert min(steps) > 0
+
+
+@pytest.mark.timeout(120)
+def test_sigterm_under_load() -> None:
+    """Running steps are answered, every client is told, the exit code is 0, before the deadline."""
+    sessions = 60
+
+    async def play(url: str, steps: list[int], ready: asyncio.Barrier) -> str:
+        async with CountingEnv.aio(url, reconnect_s=5) as env:
+            await env.reset(seed=1)
+            await ready.wait()
+            total = 1
+            try:
+                while True:
+                    result = await env.step(Add(n=1, wait_s=0.5))
+                    total = (total * 3 + 1) % 1_000_003
+                    assert result.observation.total == total
+                    steps.append(total)
+            except Draining:
+                return "told"
+            except EnvTorchError as error:
+                return repr(error)
+
+    async def main() -> tuple[list[str], int, int, float]:
+        with counting_server(drain_s=20) as server:
+            steps: list[int] = []
+            ready = asyncio.Barrier(sessions + 1)
+            players = [asyncio.ensure_future(play(server.url, steps, ready)) for _ in range(sessions)]
+            await ready.wait()
+            await asyncio.sleep(0.2)  # every step takes half a second: all of them now run
+            began = time.monotonic()
+            server.send(signal.SIGTERM)
+            endings = list(await asyncio.gather(*players))
+            code = await asyncio.to_thread(server.process.wait, 30)
+            return endings, len(steps), code, time.monotonic() - began
+
+    endings, answered, code, seconds = asyncio.run(main())
+    assert endings == ["told"] * sessions
+    assert answered >= sessions, "every step that ran was answered"
+    assert code == 0
+    assert seconds < 20, "well before the drain deadline"
+
+
+def test_expected_totals_depend_on_every_step() -> None:
+    assert expected(1, 3) == [1, 3, 10, 32]
