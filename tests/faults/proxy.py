@@ -124,6 +124,11 @@ class Proxy:
             reset(victim) if dice.random() < 0.5 else victim.close()
         self._writers = set(alive)
 
+    def fall_silent(self) -> None:
+        """Forward nothing any more, and close nothing either."""
+        for pump in list(self._pumps):
+            pump.cancel()
+
     def close(self) -> None:
         for pump in self._pumps:
             pump.cancel()

@@ -6,6 +6,7 @@ behind it too.
 
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -79,26 +80,27 @@ class Gate:
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         read = 0
-        started = False
+        answered = refused = False
 
         async def counting() -> Message:
-            nonlocal read
+            nonlocal read, refused
             message = await receive()
             read += len(message.get("body", b""))
             if read > self._max_body_bytes:
+                if not (answered or refused):
+                    refused = True
+                    await _refuse(scope, receive, send, 413)
                 raise TooLarge
             return message
 
-        async def noting(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+        async def unless_refused(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            if not refused:
+                await send(message)
 
-        try:
-            await self._app(scope, counting, noting)
-        except TooLarge:
-            if not started:
-                await _refuse(scope, receive, send, 413)
+        with suppress(TooLarge):
+            await self._app(scope, counting, unless_refused)
 
 
 _WORDS = {

@@ -1,0 +1,228 @@
+"""Every door has the same lock: tokens, origins, sizes."""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin
+
+from envtorch import EnvClient, HTTPEnvClient, create_app
+from envtorch.errors import ConfigurationError, Unauthorized
+from envtorch.server.keys import Keys
+from envtorch.server.serve import _is_loopback
+from envtorch.settings import Settings
+from tests.server.environments import Count, Obedient, Order, Report
+from tests.support import Running, running
+
+TOKEN = "a-token-that-is-long-enough"
+built: list[Obedient] = []
+
+
+def factory() -> Obedient:
+    built.append(Obedient())
+    return built[-1]
+
+
+class ObedientEnv(EnvClient[Order, Report, Count]): ...
+
+
+class ObedientHttp(HTTPEnvClient[Order, Report, Count]): ...
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    file = tmp_path_factory.mktemp("keys") / "tokens"
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat()
+    file.write_text(f"{TOKEN}  # the trainer\nexpired-{TOKEN} {yesterday}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENVTORCH_TOKEN_FILE", str(file))
+        app = create_app(factory, Order, Report, max_concurrent_envs=2)
+
+    @app.get("/added/later")
+    def added() -> str:
+        return "inside"
+
+    with running(app) as running_server:
+        yield running_server
+
+
+HTTP_DOORS: list[tuple[str, str]] = [
+    ("POST", "/reset"),
+    ("POST", "/step"),
+    ("GET", "/state"),
+    ("POST", "/close"),
+    ("POST", "/mcp"),
+    ("GET", "/metrics"),
+    ("GET", "/metadata"),
+    ("GET", "/schema"),
+    ("GET", "/list_environments"),
+    ("GET", "/factory/splits"),
+    ("POST", "/factory/tasks"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+    ("GET", "/added/later"),
+]
+SHOWN: dict[str, dict[str, str]] = {
+    "missing": {},
+    "wrong": {"Authorization": "Bearer something-else"},
+    "expired": {"Authorization": f"Bearer expired-{TOKEN}"},
+    "of another scheme": {"Authorization": f"Basic {TOKEN}"},
+    "cut short": {"Authorization": f"Bearer {TOKEN[:-1]}"},
+}
+every_wrong_token = pytest.mark.parametrize("shown", SHOWN)
+
+
+@every_wrong_token
+@pytest.mark.parametrize(("method", "path"), HTTP_DOORS)
+def test_http_doors_are_locked(method: str, path: str, shown: str, server: Running) -> None:
+    before = len(built)
+    answer = httpx.request(
+        method, server.url + path, headers=SHOWN[shown], json={} if method == "POST" else None
+    )
+    assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+    assert TOKEN not in answer.text
+    assert len(built) == before, "refused before any environment is built"
+
+
+@every_wrong_token
+@pytest.mark.parametrize("path", ["/ws", "/mcp", "/ws?session_id=x"])
+@pytest.mark.parametrize("subprotocols", [None, ["envtorch.v1"]], ids=["base", "extended"])
+def test_websocket_doors_are_locked(path: str, subprotocols: Any, shown: str, server: Running) -> None:
+    before = len(built)
+    url = server.url.replace("http", "ws") + path
+    with pytest.raises(InvalidStatus) as caught:
+        connect(url, additional_headers=SHOWN[shown], subprotocols=subprotocols).__enter__()
+    assert caught.value.response.status_code == 401
+    assert len(built) == before
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_probes_need_no_token(path: str, server: Running) -> None:
+    assert httpx.get(server.url + path).status_code == 200
+
+
+def test_the_right_token_opens_every_way(server: Running) -> None:
+    with ObedientEnv(server.url, token=TOKEN) as env:
+        assert env.reset(seed=1).observation.said == "seed 1"
+    with ObedientHttp(server.url, default_headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+        assert http.reset(seed=2).observation.said == "seed 2"
+
+
+def test_clients_say_that_they_are_not_let_in(server: Running) -> None:
+    with pytest.raises(Unauthorized, match="wants a token"):
+        ObedientEnv(server.url, token="wrong").reset()
+    with ObedientHttp(server.url) as http, pytest.raises(Unauthorized):
+        http.reset()
+
+
+def test_a_token_is_not_shown_by_a_client_that_is_printed() -> None:
+    client = ObedientEnv("http://nowhere", token=TOKEN)
+    assert TOKEN not in repr(client)
+    assert TOKEN not in repr(client._options)
+    assert TOKEN not in repr(Settings.from_environ({"ENVTORCH_TOKEN": TOKEN}))
+
+
+def test_one_sessions_token_does_not_open_anothers(server: Running) -> None:
+    lock = {"Authorization": f"Bearer {TOKEN}"}
+    one = httpx.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
+    two = httpx.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
+    assert one != two
+    httpx.post(server.url + "/step", json={"action": {}}, headers={**lock, "EnvTorch-Session": one})
+    state = httpx.get(server.url + "/state", headers={**lock, "EnvTorch-Session": two}).json()
+    assert state["step_count"] == 0
+    for token in (one, two):
+        httpx.post(server.url + "/close", headers={**lock, "EnvTorch-Session": token})
+
+
+def test_session_tokens_are_in_no_log(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    lock = {"Authorization": f"Bearer {TOKEN}"}
+    with caplog.at_level(logging.DEBUG):
+        token = httpx.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
+        body = {"action": {"do": "fail"}}
+        httpx.post(server.url + "/step", json=body, headers={**lock, "EnvTorch-Session": token})
+        httpx.post(server.url + "/close", headers={**lock, "EnvTorch-Session": token})
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("envtorch")]
+    assert any("kaboom" in line for line in ours)
+    assert not any(token in line or TOKEN in line for line in ours)
+
+
+class TestOrigins:
+    @pytest.fixture(scope="class")
+    def friendly(self) -> Iterator[Running]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ENVTORCH_ORIGINS", "https://friend.example")
+            app = create_app(Obedient, max_concurrent_envs=4)
+        with running(app) as running_server:
+            yield running_server
+
+    def open(self, friendly: Running, origin: str) -> None:
+        url = friendly.url.replace("http", "ws") + "/ws"
+        with connect(url, origin=Origin(origin)) as websocket:
+            websocket.send('{"type":"state"}')
+            websocket.recv(timeout=10)
+
+    def test_a_page_from_elsewhere_is_refused(self, friendly: Running) -> None:
+        with pytest.raises(InvalidStatus) as caught:
+            self.open(friendly, "https://evil.example")
+        assert caught.value.response.status_code == 403
+
+    def test_ones_own_page_and_friends_are_not(self, friendly: Running) -> None:
+        self.open(friendly, friendly.url)
+        self.open(friendly, "https://friend.example")
+
+
+def test_a_body_that_is_too_large_is_refused_while_it_is_read(server: Running) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(120):
+            yield b" " * 1024 * 1024
+
+    lock = {"Authorization": f"Bearer {TOKEN}"}
+    try:
+        answer = httpx.post(server.url + "/step", content=endless(), headers=lock, timeout=60)
+        assert answer.status_code == 413
+    except (httpx.WriteError, httpx.ReadError):
+        pass  # the server hung up on it, which is as clear
+    announced = {**lock, "Content-Length": str(200 * 1024 * 1024)}
+    with httpx.Client() as http:
+        request = http.build_request("POST", server.url + "/step", headers=announced)
+        assert http.send(request).status_code == 413
+
+
+class TestKeys:
+    def test_a_file_is_read_again_when_it_changes(self, tmp_path: Path) -> None:
+        file = tmp_path / "tokens"
+        file.write_text("first\n")
+        keys = Keys(file=file)
+        assert keys.accept("first")
+        file.write_text("second\n")
+        os.utime(file, ns=(1, 1))
+        assert keys.accept("second")
+        assert not keys.accept("first")
+
+    def test_a_token_is_good_until_its_time(self, tmp_path: Path) -> None:
+        file = tmp_path / "tokens"
+        file.write_text("brief 2027-01-01T00:00:00+00:00\n")
+        end = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+        assert Keys(file=file, clock=lambda: end - 1).accept("brief")
+        assert not Keys(file=file, clock=lambda: end).accept("brief")
+
+    def test_what_is_wrong_with_a_file_is_said_at_once(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            Keys(file=tmp_path / "nothing")
+        (tmp_path / "tokens").write_text("token someday\n")
+        with pytest.raises(ConfigurationError, match="'someday' in the token file is not a time"):
+            Keys(file=tmp_path / "tokens")
+
+
+def test_only_loopback_is_private() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("0.0.0.0", 0)) as open_to_all:
+        assert _is_loopback(near)
+        assert not _is_loopback(open_to_all)
