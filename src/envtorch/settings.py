@@ -48,6 +48,9 @@ class Settings:
     allowed_origins: frozenset[str] = frozenset()
     """`ENVTORCH_ORIGINS`: web pages from elsewhere that may open a WebSocket, separated by commas."""
 
+    tracing: bool = False
+    """`ENVTORCH_TRACING`: true, 1 or yes; spans for OpenTelemetry."""
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
         read = os.environ if environ is None else environ
@@ -56,5 +59,10 @@ class Settings:
             token=read.get("ENVTORCH_TOKEN") or None,
             token_file=Path(path) if (path := read.get("ENVTORCH_TOKEN_FILE")) else None,
             allowed_origins=frozenset(filter(None, read.get("ENVTORCH_ORIGINS", "").split(","))),
-            web_interface=read.get("ENABLE_WEB_INTERFACE", "").lower() in ("true", "1", "yes"),
+            web_interface=_is_yes(read.get("ENABLE_WEB_INTERFACE")),
+            tracing=_is_yes(read.get("ENVTORCH_TRACING")),
         )
+
+
+def _is_yes(value: str | None) -> bool:
+    return (value or "").lower() in ("true", "1", "yes")

@@ -195,8 +195,13 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(server: Running) -
         pass  # the server hung up on it, which is as clear
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as raw:
-        head = f"POST /step HTTP/1.1\r\nHost: {host}\r\nContent-Length: 200000000\r\nAuthorization: Bearer {TOKEN}"
-        raw.sendall(head.encode() + b"\r\n\r\n")
+        head = [
+            "POST /step HTTP/1.1",
+            f"Host: {host}",
+            "Content-Length: 200000000",
+            f"Authorization: Bearer {TOKEN}",
+        ]
+        raw.sendall("\r\n".join([*head, "", ""]).encode())
         assert raw.recv(100).startswith(b"HTTP/1.1 413")
 
 

@@ -17,6 +17,7 @@ from envtorch.server.keys import Keys
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.sessions import Sessions
 from envtorch.server.tasks import TaskDoor
+from envtorch.server.tracing import spans
 from envtorch.server.websocket import SocketDoor
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
@@ -151,6 +152,7 @@ def create_fastapi_app(
     settings = Settings.from_environ()
     server.register_routes(app, mode or settings.mode)
     server.lock(app, settings)
+    server.sessions.span = spans(enabled=settings.tracing)
     app.state.env_server = server
     return app
 

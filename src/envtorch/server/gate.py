@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from envtorch.server.keys import Keys
+from envtorch.server.tracing import CARRIER
 
 __all__ = ["Gate"]
 
@@ -47,7 +48,9 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope, Headers(scope=scope))
+        headers = Headers(scope=scope)
+        CARRIER.set(headers)
+        refusal = self._refusal(scope, headers)
         if refusal is not None:
             logger.info("%s %s refused: %s", scope["type"], scope["path"], refusal)
             await _refuse(scope, receive, send, refusal)

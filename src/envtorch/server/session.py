@@ -22,6 +22,7 @@ from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.server.metrics import Meter
 from envtorch.server.runner import Runner
+from envtorch.server.tracing import Span
 from envtorch.types import SessionInfo
 
 __all__ = ["Holder", "Session"]
@@ -44,6 +45,7 @@ class Upkeep(Protocol):
 
     meter: Meter
     draining: bool
+    span: Span
 
     def forget(self, session: "Session") -> None:
         """The session is closed: its slot is free."""
@@ -115,7 +117,7 @@ class Session:
         """
         if self._upkeep.draining:
             raise Draining("the server is shutting down; this call was not made")
-        with self._upkeep.meter.call(kind):
+        with self._upkeep.meter.call(kind), self._upkeep.span(kind, self.id):
             self._upkeep.busy(+1)
             try:
                 if timeout_s is None:

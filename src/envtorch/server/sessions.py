@@ -16,6 +16,7 @@ from envtorch.server.metrics import Meter
 from envtorch.server.runner import Runner, build
 from envtorch.server.session import Session
 from envtorch.server.slots import Slots
+from envtorch.server.tracing import Span, no_span
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
 
 __all__ = ["Sessions"]
@@ -49,6 +50,7 @@ class Sessions:
         self.meter = Meter()
         self.slots = Slots(config.max_concurrent_envs)
         self.draining = False
+        self.span: Span = no_span
         self.drain_listeners: set[Callable[[], None]] = set()
         self._codec = codec
         self._live: dict[str, Session] = {}
