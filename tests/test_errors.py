@@ -1,11 +1,14 @@
 """The tree of errors, its codes, and the way over the wire and back."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from envtorch import errors
 from envtorch.errors import BY_CODE, CapacityReached, EnvTorchError, InvalidAction, from_wire
+from envtorch.protocol import extended
+from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.protocol.wire import Answer, error_reply
 
 
@@ -64,3 +67,22 @@ def test_errors_survive_pickling_with_their_details() -> None:
     error = pickle.loads(pickle.dumps(CapacityReached.of(3, 4)))
     assert isinstance(error, CapacityReached)
     assert error.details == {"active_sessions": 3, "max_sessions": 4}
+
+
+def test_the_documented_table_is_the_table() -> None:
+    text = (Path(__file__).parents[1] / "docs/errors.md").read_text()
+    rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `")]
+    documented = {code.strip(" `"): (cls.strip(" `"), int(status)) for code, cls, status in rows}
+    assert documented == {code: (cls.__name__, cls.http_status) for code, cls in BY_CODE.items()}
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+@pytest.mark.parametrize("format", [JSON, MSGPACK], ids=lambda format: format.name)
+def test_each_error_arrives_with_its_details_on_the_extended_wire(code: str, format: Format) -> None:
+    sent = BY_CODE[code]("what happened", usable=True, error_id="abc")
+    reply = extended.error_reply(sent, format)
+    frame = extended.write_frame([extended.Message.of(reply, id=3, ch=1)], format)
+    (tagged,) = extended.read_answers(frame, format)
+    received = tagged.answer.error()
+    assert (type(received), received.message, tagged.id, tagged.ch) == (BY_CODE[code], "what happened", 3, 1)
+    assert received.details == {"usable": True, "error_id": "abc"}
