@@ -45,8 +45,10 @@ def fork(descriptors: Sequence[int], workspace: str) -> socket.socket | None:
     if passage:
         for descriptor in descriptors:
             os.close(descriptor)
-        _, status = os.waitpid(passage, 0)
-        code = os.waitstatus_to_exitcode(status)
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(passage, 0)[1])
+        except ChildProcessError:
+            return None  # the agent has its children reaped by the kernel: the owner will see what became of it
         if code:
             raise OSError(code, f"the fork could not enter its namespaces: {os.strerror(max(0, code))}")
         return None

@@ -7,6 +7,7 @@ closes, for whatever reason, it ends, and the kernel ends everything in its pid 
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -99,11 +100,17 @@ class Init:
                 self._start(lambda: self._operate(request["what"], descriptors), request["job"])
             case "signal":
                 for process in self._processes_of(request["job"]):
+                    # A command is the leader of its own process group, which must go with it.
+                    target = process if request["job"] == INTERPRETER else -process
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, request["number"])
+                        os.kill(target, request["number"])
             case "sweep":
                 self._sweep(spare=set(self._processes_of(INTERPRETER)))
                 wire.send_packet(self.control, {"event": "swept"})
+            case "retire":
+                self._sweep(spare=set())
+                shutil.rmtree(self.place.home, ignore_errors=True)
+                wire.send_packet(self.control, {"event": "retired"})
             case "seed":
                 home = os.open(self.place.home, os.O_RDONLY | os.O_DIRECTORY)
                 wire.send_packet(self.control, {"event": "seed"}, [home, *self.seeds])
@@ -192,12 +199,20 @@ class Init:
         if self.shares_process_table:
             return _descendants(os.getpid())
         mine = os.getpid()
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
+        found = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
+        return [process for process in found if not _is_nested(process)]
 
     def _end(self) -> None:
         if self.shares_process_table:
             self._sweep(spare=set())
         os._exit(0)
+
+
+def _is_nested(process: int) -> bool:
+    """Whether a process belongs to a fork: it then has a process id in a deeper namespace as well."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/status", "rb") as file:
+        return any(line.startswith(b"NSpid:") and len(line.split()) > 2 for line in file)
+    return True  # it has gone meanwhile
 
 
 def _descendants(process: int) -> list[int]:

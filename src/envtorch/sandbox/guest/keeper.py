@@ -7,6 +7,7 @@ ends when its lifeline, a socket to the owner, closes.
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,10 @@ from typing import Any
 from . import kernel, root, wire
 
 NOBODY = 65534
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from guest.zygote import main; del sys.path[0]; main(int(sys.argv[2]))"
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from guest.zygote import main; del sys.path[0]; "
+    "main(int(sys.argv[2]))"
+)
 
 
 def main(lifeline_descriptor: int, channel_descriptor: int) -> None:
@@ -24,19 +28,17 @@ def main(lifeline_descriptor: int, channel_descriptor: int) -> None:
     packet = wire.receive_packet(lifeline)
     if packet is None:
         return
-    settings, _ = packet
+    settings, doors = packet
     refused = _namespaces_refused() if settings["namespaces"] else "switched off by the policy"
-    try:
-        zygote = _fork(lambda: _become_zygote(settings, refused, channel_descriptor))
-        os.close(channel_descriptor)
-        wire.send_packet(lifeline, {"event": "started", "pid": zygote, "why_no_namespaces": refused})
-    except OSError as error:
-        wire.send_packet(lifeline, {"event": "failed", "message": str(error)})
-        return
-    os.set_blocking(lifeline.fileno(), True)
-    while wire.receive_packet(lifeline) is not None:
-        pass
-    _clean_up(settings["folders"], settings["groups"])
+    if os.getuid() and not refused:
+        doors = doors or [_new_user_namespace()]
+    zygote = _fork(lambda: _become_zygote(settings, refused, channel_descriptor, doors))
+    os.close(channel_descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a zygote that is killed leaves no zombie
+    started = {"event": "started", "pid": zygote, "why_no_namespaces": refused}
+    wire.send_packet(lifeline, started, doors)
+    if wire.receive_packet(lifeline) is None:  # a packet means that the owner lives and cleans up itself
+        _clean_up(settings["folders"], settings["groups"])
 
 
 def _fork(body: Callable[[], None]) -> int:
@@ -57,7 +59,8 @@ def _namespaces_refused() -> str:
 
     def attempt() -> None:
         try:
-            _enter_private_root([], os.path.dirname(os.path.abspath(__file__)))
+            doors = [_new_user_namespace()] if os.getuid() else []
+            _enter_private_root([], os.path.dirname(os.path.abspath(__file__)), doors)
             user, group = os.getuid(), os.getgid()
             kernel.unshare(sum(kernel.NAMESPACES.values()))
             root.write_id_maps(root.AGENT_ID, root.AGENT_ID, user, group)
@@ -75,13 +78,35 @@ def _namespaces_refused() -> str:
     return reason
 
 
-def _enter_private_root(paths: Sequence[str], guest: str) -> None:
+def _new_user_namespace() -> int:
+    """A descriptor of a user namespace in which this ordinary user is itself, and may mount."""
+    mapped, mapper = os.pipe()
+    release, releaser = os.pipe()
     user, group = os.getuid(), os.getgid()
-    if user == 0:
-        kernel.unshare(kernel.NEW_MOUNT)
-    else:
-        kernel.unshare(kernel.NEW_USER | kernel.NEW_MOUNT)
+
+    def make() -> None:
+        kernel.unshare(kernel.NEW_USER)
         root.write_id_maps(user, group, user, group)
+        os.write(mapper, b"1")
+        os.close(releaser)
+        os.read(release, 1)
+
+    process = _fork(make)
+    os.close(mapper)
+    try:
+        if not os.read(mapped, 1):
+            raise PermissionError(1, "an ordinary user may not make a user namespace here")
+        return os.open(f"/proc/{process}/ns/user", os.O_RDONLY)
+    finally:
+        for descriptor in (mapped, release, releaser):
+            os.close(descriptor)
+        os.waitpid(process, 0)
+
+
+def _enter_private_root(paths: Sequence[str], guest: str, doors: Sequence[int]) -> None:
+    for door in doors:
+        kernel.setns(door, kernel.NEW_USER)
+    kernel.unshare(kernel.NEW_MOUNT)
     root.build(paths, guest)
     _become_nobody()
 
@@ -93,16 +118,17 @@ def _become_nobody() -> None:
             os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
+        kernel.set_dumpable(True)  # or /proc/self stays root's, and no id map can be written through it
 
 
-def _become_zygote(settings: Mapping[str, Any], refused: str, channel: int) -> None:
+def _become_zygote(settings: Mapping[str, Any], refused: str, channel: int, doors: Sequence[int]) -> None:
     guest = os.path.dirname(os.path.abspath(__file__))
     paths = root.system_paths(settings["prefixes"], settings["readable"])
     where = os.path.dirname(guest)
     if refused:
         _become_nobody()
     else:
-        _enter_private_root(paths, guest)
+        _enter_private_root(paths, guest, doors)
         where = root.GUEST
     os.set_inheritable(channel, True)
     python = settings["python"]

@@ -88,8 +88,10 @@ def _spawn(nursery: Nursery, config: Mapping[str, Any], descriptors: list[int]) 
     home = descriptors[1] if len(descriptors) > 1 else None
     try:
         os.setsid()  # out of our process group: kill(0, ...) reaches a group across pid namespaces
+        if len(descriptors) > 2:
+            _join_family(*descriptors[2:])
         if nursery.namespaces:
-            _enter_namespaces(descriptors[2] if len(descriptors) > 2 else None)
+            _make_namespaces()
         process = os.fork()
         if process:
             watch = os.pidfd_open(process)
@@ -104,11 +106,19 @@ def _spawn(nursery: Nursery, config: Mapping[str, Any], descriptors: list[int]) 
         os._exit(70)
 
 
-def _enter_namespaces(family: int | None) -> None:
-    if family is not None:
-        # A fork's user namespace must be a child of its parent's: that is what lets the forked process,
-        # which has no capability at all, move into it.
-        kernel.setns(family, kernel.NEW_USER)
+def _join_family(user_namespace: int, process_namespace: int) -> None:
+    """Move to where a fork's namespaces must be made: inside those of its parent.
+
+    Only then may the forked process, which has no capability at all, move into them: a user namespace lets
+    in whoever owns it from the one above, a pid namespace only processes of one of its ancestors.
+    """
+    kernel.setns(user_namespace, kernel.NEW_USER)
+    kernel.setns(process_namespace, kernel.NEW_PID)
+    if os.fork():
+        os._exit(0)
+
+
+def _make_namespaces() -> None:
     user, group = os.getuid(), os.getgid()
     kernel.unshare(_ALL_NAMESPACES)
     root.write_id_maps(root.AGENT_ID, root.AGENT_ID, user, group)
@@ -120,7 +130,7 @@ def _prepare(nursery: Nursery, config: Mapping[str, Any], control: socket.socket
     adopts = bool(config["adopts"])
     os.setsid()
     kernel.set_dumpable(False)
-    seeds = [os.open("/proc/self/ns/user", os.O_RDONLY)] if nursery.namespaces else []
+    seeds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")] if nursery.namespaces else []
     doors: list[int] = []
     if nursery.namespaces:
         doors = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in kernel.NAMESPACES] if adopts else []

@@ -1,0 +1,196 @@
+"""One live sandbox as its owner holds it: descriptors, limits, what is known of its end."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envtorch.errors import ConfigurationError, SessionLost
+
+from . import protocol
+from .cgroups import Group
+from .policy import Policy
+from .report import Report, judge
+from .zygotes import Zygote, estate
+
+__all__ = ["Core", "INTERPRETER"]
+
+INTERPRETER = "interpreter"
+_OVERHEAD_BYTES = 32 * 1024 * 1024
+_OVERHEAD_PROCESSES = 4
+_FORK_ROOM = 512
+"""Without a control group, processes are counted per user namespace, and that of a fork lies inside its
+parent's: this many processes of forks may live before the parent's own limit is felt."""
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """The owner's end of one sandbox."""
+
+    policy: Policy
+    zygote: Zygote
+    control: socket.socket
+    far_control: socket.socket
+    data: socket.socket
+    far_data: socket.socket
+    home: str | None
+    framer: protocol.Framer = field(default_factory=protocol.Framer)
+    watch: int | None = None
+    """A pidfd of the init: readable when the whole sandbox has ended."""
+    group: Group | None = None
+    layers: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    doors: list[int] = field(default_factory=list)
+    exits: dict[str, protocol.Control] = field(default_factory=dict)
+    """How each job that ended did so, as the init saw it."""
+    started: bool = False
+    interrupted: bool = False
+    lost: str = ""
+    """Why the interpreter is gone; empty while it lives."""
+    closed: bool = False
+    parent: "Core | None" = None
+    """Whom this is a fork of. Its init must outlive ours, for our pid namespace lies inside its."""
+    offspring: int = 0
+    """How many forks of ours still live."""
+
+    @classmethod
+    def new(cls, policy: Policy, zygote: Zygote) -> "Core":
+        control, far_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        data, far_data = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        control.setblocking(False)
+        data.setblocking(False)
+        home = None if zygote.has_namespaces else estate().new_folder()
+        return cls(policy, zygote, control, far_control, data, far_data, home)
+
+    def config(self, *, adopts: bool) -> dict[str, Any]:
+        """What the zygote must know to make this sandbox."""
+        policy = self.policy
+        limits = {
+            "memory": policy.memory_bytes,
+            "processes": policy.processes + _OVERHEAD_PROCESSES + self._process_room(),
+            "files": policy.open_files,
+            "disk": policy.disk_bytes,
+        }
+        return {"limits": limits, "output_bytes": policy.output_bytes, "adopts": adopts, "home": self.home}
+
+    def _process_room(self) -> int:
+        if self.zygote.has_namespaces:
+            return _FORK_ROOM
+        return _processes_of_user(65534 if os.geteuid() == 0 else os.geteuid())
+
+    def join_group(self) -> None:
+        """Put the sandbox under a control group of its own, where there are any."""
+        groups = estate().groups
+        policy = self.policy
+        self.group = groups.create(
+            memory_bytes=policy.memory_bytes + policy.disk_bytes + _OVERHEAD_BYTES,
+            processes=policy.processes + _OVERHEAD_PROCESSES,
+        )
+        process = self.host_process()
+        if self.group is not None and process:
+            self.group.add(process)
+        for controller in ("memory", "pids"):
+            why = groups.unavailable.get(controller)
+            self.layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else "on"
+
+    def host_process(self) -> int | None:
+        """The process id of the init as this process sees it."""
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/fdinfo/{self.watch}").read_text().splitlines():
+                if line.startswith("Pid:") and int(line.split()[1]) > 0:
+                    return int(line.split()[1])
+        return None
+
+    def adopt_into_group(self) -> None:
+        """Move a forked interpreter, born in its parent's group, into ours."""
+        init = self.host_process()
+        if self.group is None or init is None:
+            return
+        for child in Path(f"/proc/{init}/task/{init}/children").read_text().split():
+            self.group.add(int(child))
+
+    def report(self) -> Report:
+        return judge(self.layers, namespaces=self.zygote.has_namespaces)
+
+    def refuse_if_weak(self) -> None:
+        """Raise unless everything the policy requires is protected here."""
+        report = self.report()
+        missing = {name: report.protections[name] for name in self.policy.require if not report.protects(name)}
+        if missing:
+            reasons = "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
+            raise ConfigurationError(f"this machine cannot protect what the policy requires: {reasons}")
+
+    def tell(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a request to the init. A dead init is found out by whoever waits for the answer."""
+        with contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
+            socket.send_fds(self.control, [protocol.encode(request)], list(descriptors))
+
+    def signal(self, number: int, job: str = INTERPRETER) -> None:
+        self.tell({"op": "signal", "job": job, "number": number})
+
+    def events(self) -> list[tuple[protocol.Control, list[int]]] | None:
+        """What the init has said since; None when it has gone."""
+        found = []
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.control, 65536, 16)
+            except BlockingIOError:
+                return found
+            except OSError:
+                return found or None
+            if not data:
+                return found or None
+            said = protocol.decode_control(data)
+            if said.event == "exited":
+                self.exits[said.job] = said
+            found.append((said, descriptors))
+
+    def require_interpreter(self) -> None:
+        if self.closed:
+            raise SessionLost("the sandbox is closed")
+        if self.lost:
+            raise SessionLost(f"the sandbox has lost its interpreter: {self.lost}")
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise SessionLost("the sandbox is closed")
+
+    def kill(self) -> None:
+        """End the whole sandbox at once."""
+        if self.watch is not None:
+            with contextlib.suppress(ProcessLookupError, OSError):
+                signal.pidfd_send_signal(self.watch, signal.SIGKILL)
+
+    def release(self) -> None:
+        """Give back everything, once the processes are gone."""
+        self.closed = True
+        for channel in (self.control, self.far_control, self.data, self.far_data):
+            channel.close()
+        for descriptor in [*self.doors, *([self.watch] if self.watch is not None else [])]:
+            os.close(descriptor)
+        self.doors, self.watch = [], None
+        if self.group is not None:
+            self.group.remove()
+        if self.home is not None:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+
+def new_identifier() -> str:
+    """A name for a request that code running before it could not guess."""
+    return secrets.token_hex(8)
+
+
+def _processes_of_user(user: int) -> int:
+    """How many processes the user has: without a user namespace they all count against its limit."""
+    count = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                count += entry.stat().st_uid == user
+    return count
