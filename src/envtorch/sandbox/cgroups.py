@@ -140,7 +140,7 @@ def _sweep(parent: Path) -> None:
 
 def _memberships(text: str) -> dict[str, str]:
     """The path of this process per controller; the key of version 2 is the empty string."""
-    found = {}
+    found: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         found |= dict.fromkeys(controllers.split(","), path)

@@ -19,7 +19,7 @@ from .policy import Policy
 from .report import Report, judge
 from .zygotes import Zygote, estate
 
-__all__ = ["Core", "INTERPRETER"]
+__all__ = ["INTERPRETER", "Core"]
 
 INTERPRETER = "interpreter"
 _OVERHEAD_BYTES = 32 * 1024 * 1024
@@ -121,7 +121,9 @@ class Core:
     def refuse_if_weak(self) -> None:
         """Raise unless everything the policy requires is protected here."""
         report = self.report()
-        missing = {name: report.protections[name] for name in self.policy.require if not report.protects(name)}
+        missing = {
+            name: report.protections[name] for name in self.policy.require if not report.protects(name)
+        }
         if missing:
             reasons = "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
             raise ConfigurationError(f"this machine cannot protect what the policy requires: {reasons}")
@@ -136,7 +138,7 @@ class Core:
 
     def events(self) -> list[tuple[protocol.Control, list[int]]] | None:
         """What the init has said since; None when it has gone."""
-        found = []
+        found: list[tuple[protocol.Control, list[int]]] = []
         while True:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self.control, 65536, 16)

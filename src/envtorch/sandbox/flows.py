@@ -14,7 +14,7 @@ from .driver import Block, Flow, Wait
 from .policy import Policy
 from .zygotes import zygote_for
 
-__all__ = ["await_event", "close", "open_sandbox", "place_in_zygote", "await_ready"]
+__all__ = ["await_event", "await_ready", "close", "open_sandbox", "place_in_zygote"]
 
 _OPEN_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 2.0
@@ -71,18 +71,23 @@ def await_ready(core: Core) -> Flow[None]:
                 raise _explain(said)
             if said.event == "born":
                 (core.watch,) = descriptors
+                _join_group(core)  # now, while the init is busy building: the kernel takes its time over it
             elif said.event == "ready":
-                core.layers, core.doors = dict(said.layers), descriptors
+                core.layers |= said.layers
+                core.doors = descriptors
             missing.discard(said.event)
         if missing and not events:
             ready = yield Wait([core.control.fileno()], deadline=deadline)
             if not ready and time.monotonic() >= deadline:
                 raise EnvironmentFailed(f"the sandbox was not ready after {_OPEN_TIMEOUT_S:g} s")
+    core.refuse_if_weak()
+
+
+def _join_group(core: Core) -> None:
     try:
         core.join_group()
     except OSError as error:
         raise ZygoteLost from error  # the init ended before it could be put into its group
-    core.refuse_if_weak()
 
 
 def _explain(said: protocol.Control) -> EnvironmentFailed | OutOfResources:
@@ -91,7 +96,9 @@ def _explain(said: protocol.Control) -> EnvironmentFailed | OutOfResources:
     return EnvironmentFailed(f"a sandbox could not be made: {said.message}")
 
 
-def await_event(core: Core, event: str, *, job: str = "", timeout_s: float) -> Flow[tuple[bool, Sequence[int]]]:
+def await_event(
+    core: Core, event: str, *, job: str = "", timeout_s: float
+) -> Flow[tuple[bool, Sequence[int]]]:
     """Wait for one event of the init. Answers whether it came, and the descriptors that came with it."""
     deadline = time.monotonic() + timeout_s
     while True:

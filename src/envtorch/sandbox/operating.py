@@ -51,7 +51,9 @@ def execute(
 
 def read_file(core: Core, path: str, *, limit: int) -> Flow[bytes]:
     """The bytes of a file. Raises `OSError`, or `OverflowError` when there are more than `limit`."""
-    done = yield from _Operation(core, limit).perform({"kind": "read", "path": path}, b"", core.policy.timeout_s)
+    done = yield from _Operation(core, limit).perform(
+        {"kind": "read", "path": path}, b"", core.policy.timeout_s
+    )
     _raise_error(done, path)
     if done.truncated:
         raise OverflowError(f"{path} is larger than {limit} bytes")
@@ -60,7 +62,9 @@ def read_file(core: Core, path: str, *, limit: int) -> Flow[bytes]:
 
 def write_file(core: Core, path: str, data: bytes) -> Flow[None]:
     """Make or replace a file, and the folders above it."""
-    done = yield from _Operation(core, 65536).perform({"kind": "write", "path": path}, data, core.policy.timeout_s)
+    done = yield from _Operation(core, 65536).perform(
+        {"kind": "write", "path": path}, data, core.policy.timeout_s
+    )
     _raise_error(done, path)
 
 

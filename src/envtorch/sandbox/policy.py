@@ -30,7 +30,7 @@ class Policy:
     disk_bytes: int = 64 * MEGABYTE
     """Size of the workspace and temporary files together, and of any one file."""
     timeout_s: float = 30.0
-    """Wall clock of one run, unless the run says otherwise. Time spent in exposed functions is not counted."""
+    """Wall clock of one run, unless the run says otherwise; exposed functions are not counted."""
     grace_s: float = 1.0
     """How long interrupted code may take to stop before it is killed, and its state with it."""
     output_bytes: int = MEGABYTE
@@ -82,7 +82,7 @@ _LEAST: Mapping[str, float] = {
 
 def _check_number(name: str, value: Any, least: float) -> None:
     kinds: tuple[type, ...] = (int, float) if name.endswith("_s") else (int,)
-    if isinstance(value, bool) or not isinstance(value, kinds):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(value, kinds):
         raise ConfigurationError(f"{name} must be a number, not {value!r}")
     if not least <= value < float("inf"):
         raise ConfigurationError(f"{name} must be at least {least:g}, and finite, not {value!r}")

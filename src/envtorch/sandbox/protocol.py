@@ -42,7 +42,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="t
     id: str
 
 
-class Exception_(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exception, described."""
 
     type: str
@@ -57,7 +57,7 @@ class RunResult(Said, frozen=True, tag="result"):
     exit_status: int
     value: str | None
     json: str | None
-    exception: Exception_ | None
+    exception: Raised | None
     stdout: str
     stderr: str
     truncated: bool
@@ -105,7 +105,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Control(msgspec.Struct, frozen=True):
-    """What a keeper, a zygote or an init says. They are ours, but a mistake there must not be a crash here."""
+    """What a keeper, a zygote or an init says. They are ours; a mistake there is no crash here."""
 
     event: str
     message: str = ""

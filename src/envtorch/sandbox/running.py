@@ -164,7 +164,11 @@ class Talk:
         reply: Mapping[str, Any]
         function = self._core.functions.get(call.name)
         if function is None:
-            reply = {"type": "reply", "call": call.call, "error": f"there is no exposed function {call.name!r}"}
+            reply = {
+                "type": "reply",
+                "call": call.call,
+                "error": f"there is no exposed function {call.name!r}",
+            }
         else:
             try:
                 value = yield Ask(function, call.args, call.kwargs)
@@ -173,7 +177,11 @@ class Talk:
                 self._deadline += time.monotonic() - began
                 return
             except Exception as error:  # the owner's function failed: the agent learns that, not how
-                reply = {"type": "reply", "call": call.call, "error": f"{call.name} failed: {type(error).__name__}: {error}"}
+                reply = {
+                    "type": "reply",
+                    "call": call.call,
+                    "error": f"{call.name} failed: {type(error).__name__}: {error}",
+                }
         self._out += protocol.frame(reply)
         self._deadline += time.monotonic() - began
 

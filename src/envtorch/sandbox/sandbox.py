@@ -28,7 +28,9 @@ class Sandbox:
     State is kept between runs. One call at a time; `interrupt` may come from any thread.
     """
 
-    def __init__(self, policy: Policy | None = None, *, functions: Mapping[str, Callable[..., Any]] | None = None) -> None:
+    def __init__(
+        self, policy: Policy | None = None, *, functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
         self._lock = threading.Lock()
         self._core = drive(flows.open_sandbox(policy or Policy()))
         self._core.functions.update(functions or {})
@@ -105,11 +107,29 @@ class Sandbox:
         """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life."""
         return [Sandbox._around(core) for core in self._drive(forking.fork(self._core, count))]
 
+    def copy(self) -> "Sandbox":
+        """A sandbox with a fresh interpreter and a copy of our files."""
+        return Sandbox._around(self._drive(forking.copy_files(self._core)))
+
     def grade(
-        self, checker: "Callable[[Sandbox], Any] | str", *, files: Mapping[str, bytes] | None = None
+        self,
+        checker: "Callable[[Sandbox], Any] | str",
+        *,
+        files: Mapping[str, bytes | str] | None = None,
+        timeout_s: float | None = None,
     ) -> Verdict:
-        """Judge a frozen copy of this sandbox. See `envtorch.sandbox.grading`."""
-        return grading.grade(self, checker, files=files)
+        """Judge a frozen copy of this sandbox; see `envtorch.sandbox.grading` for what a checker is.
+
+        The copy is a fork where forks can be made, so that `run` finds the agent's variables; elsewhere, or
+        when the interpreter is gone, it has the files only. `files` are the checker's own.
+        """
+        forkable = self.alive and self.report().protects("fork")
+        with self.fork()[0] if forkable else self.copy() as frozen:
+            frozen._core.functions.clear()
+            if callable(checker):
+                return grading.judge(checker(frozen))
+            with Sandbox(self.policy) as bench:
+                return _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
 
     def close(self) -> None:
         """End everything in the sandbox. Its forks live on."""
@@ -132,3 +152,24 @@ class Sandbox:
 def _abandon(core: Core) -> None:
     """Close a sandbox that nobody holds any more."""
     drive(flows.close(core))
+
+
+def _grade_by_script(
+    frozen: Sandbox,
+    bench: Sandbox,
+    script: str,
+    files: Mapping[str, bytes | str],
+    timeout_s: float | None,
+) -> Verdict:
+    answers = grading.submission_answers(
+        frozen.read_file,
+        frozen.list_files,
+        lambda code, limit: frozen.run(code, timeout_s=limit),
+        lambda command, limit: frozen.exec(command, timeout_s=limit),
+    )
+    for name, answer in answers.items():
+        bench.expose(f"_submission_{name}", answer)
+    for path, data in files.items():
+        bench.write_file(path, data)
+    bench.run(grading.PRELUDE)
+    return grading.judge_result(bench.run(script, timeout_s=timeout_s))

@@ -21,6 +21,7 @@ from envtorch.errors import EnvironmentFailed
 from . import protocol
 from .cgroups import Hierarchy, find_hierarchy
 from .filter import compile_filter
+from .guest.root import system_paths
 from .policy import Policy
 
 __all__ = ["Estate", "Zygote", "estate", "shutdown", "zygote_for"]
@@ -38,7 +39,7 @@ NOBODY = 65534
 
 @dataclass(slots=True)
 class Estate:
-    """What this process owns outside its sandboxes, and must leave clean: groups, a folder, a user namespace."""
+    """What this process owns outside its sandboxes, and must leave clean."""
 
     groups: Hierarchy = field(default_factory=find_hierarchy)
     folder: str | None = None
@@ -78,7 +79,7 @@ class Zygote:
         return not self.why_no_namespaces
 
     def spawn(self, config: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        """Ask for a sandbox; it will speak on the first of `descriptors`. Raises `OSError` when we are dead."""
+        """Ask for a sandbox, which will speak on the first descriptor. Raises `OSError` when we are dead."""
         socket.send_fds(self.channel, [protocol.encode(config)], list(descriptors))
 
     def is_alive(self) -> bool:
@@ -155,7 +156,12 @@ atexit.register(shutdown)
 def _environment() -> dict[str, str]:
     here = os.path.dirname(sys.executable)
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {"PATH": f"{here}:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/home/agent", **threads}
+    return {
+        "PATH": f"{here}:/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": "/home/agent",
+        **threads,
+    }
 
 
 def _prefixes() -> list[str]:
@@ -221,8 +227,7 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate) -> Zygote:
         "why_no_namespaces": zygote.why_no_namespaces,
         "program": base64.b64encode(compiled.program).decode() if compiled.program else None,
         "why_no_program": compiled.why_not,
-        "readable": ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/etc/ld.so.cache"]
-        + [*prefixes, *readable],
+        "readable": system_paths(prefixes, readable),
         "environment": environment,
         "preload": list(policy.preload),
     }

@@ -7,6 +7,7 @@ drop every one again. The seccomp filter stays on throughout.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import re
@@ -48,7 +49,9 @@ def fork(descriptors: Sequence[int], workspace: str) -> socket.socket | None:
         try:
             code = os.waitstatus_to_exitcode(os.waitpid(passage, 0)[1])
         except ChildProcessError:
-            return None  # the agent has its children reaped by the kernel: the owner will see what became of it
+            return (
+                None  # the agent has its children reaped by the kernel: the owner will see what became of it
+            )
         if code:
             raise OSError(code, f"the fork could not enter its namespaces: {os.strerror(max(0, code))}")
         return None
@@ -123,4 +126,4 @@ def _privatise_mappings() -> None:
         start, end = int(found[1], 16), int(found[2], 16)
         protection = (found[3] == b"r") | (found[4] == b"w") << 1 | (found[5] == b"x") << 2
         if found[3] == b"r" and end - start <= _LARGEST_COPY:
-            kernel.private_copy(start, kernel.ctypes.string_at(start, end - start), protection)
+            kernel.private_copy(start, ctypes.string_at(start, end - start), protection)

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from . import interpreter, kernel, operations, root, tree, wire
 from .lockdown import ON, Lockdown
@@ -36,7 +36,7 @@ class Place:
         return f"{self.home}/workspace"
 
     def furnish(self) -> None:
-        for folder in (self.workspace, f"{self.home}/tmp", f"{self.home}/shm", self.output):
+        for folder in (self.workspace, *(f"{self.home}/{name}" for name in ("tmp", "shm")), self.output):
             os.makedirs(folder, mode=0o700, exist_ok=True)
 
 
@@ -202,7 +202,7 @@ class Init:
         found = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
         return [process for process in found if not _is_nested(process)]
 
-    def _end(self) -> None:
+    def _end(self) -> NoReturn:
         if self.shares_process_table:
             self._sweep(spare=set())
         os._exit(0)
@@ -220,7 +220,10 @@ def _descendants(process: int) -> list[int]:
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
+            with (
+                contextlib.suppress(OSError, IndexError, ValueError),
+                open(f"/proc/{name}/stat", "rb") as file,
+            ):
                 fields = file.read().rpartition(b")")[2].split()
                 if fields[0] != b"Z":
                     parents.setdefault(int(fields[1]), []).append(int(name))

@@ -171,7 +171,13 @@ class Interpreter:
         }
 
     def _attempt(self, code: str, filename: str) -> dict[str, Any]:
-        report: dict[str, Any] = {"outcome": "ok", "exit_status": 0, "value": None, "json": None, "exception": None}
+        report: dict[str, Any] = {
+            "outcome": "ok",
+            "exit_status": 0,
+            "value": None,
+            "json": None,
+            "exception": None,
+        }
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
         signal.signal(signal.SIGINT, self._on_interrupt)
         try:
@@ -298,7 +304,11 @@ def _explain(error: BaseException) -> dict[str, str]:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
         trace = trace.tb_next
-    if isinstance(error, SyntaxError) and trace is not None and trace.tb_frame.f_code.co_filename == ast.__file__:
+    if (
+        isinstance(error, SyntaxError)
+        and trace is not None
+        and trace.tb_frame.f_code.co_filename == ast.__file__
+    ):
         trace = None  # the parser's own frames say nothing about the agent's line
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))

@@ -97,7 +97,9 @@ def forbid_new_privileges() -> None:
 def drop_capabilities() -> None:
     """Empty every capability set, the bounding set too where that is allowed."""
     for capability in range(64):
-        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused without CAP_SETPCAP: then it is empty anyway
+        libc.prctl(
+            _PR_CAPBSET_DROP, capability, 0, 0, 0
+        )  # refused without CAP_SETPCAP: then it is empty anyway
     header = struct.pack("Ii", 0x20080522, 0)
     check(libc.capset(header, bytes(24)), "capset")
 

@@ -42,7 +42,9 @@ class Lockdown:
             return
         self.ruleset = _ruleset(version, readable, writable)
         self.layers["landlock"] = ON
-        enough = "on" if version >= 6 else f"unavailable: Landlock ABI {version} cannot confine signals, 6 can"
+        enough = (
+            "on" if version >= 6 else f"unavailable: Landlock ABI {version} cannot confine signals, 6 can"
+        )
         self.layers["landlock signals"] = enough
 
     def lock_init(self, program: bytes | None, why_no_program: str) -> None:

@@ -13,12 +13,23 @@ HOME = "/home/agent"
 a directory of the shared root still holds for a fork, which has a tmpfs of its own at the same place."""
 
 WORKSPACE = f"{HOME}/workspace"
+TEMPORARY = f"{HOME}/tmp"  # noqa: S108  a tmpfs of the sandbox's own
 OUTPUT = "/home/output"
 """Where each sandbox mounts a small tmpfs for what it prints, so that a full disk still lets it speak."""
 
 GUEST = "/opt/envtorch"
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ssl", "/etc/ld.so.cache", "/etc/alternatives")
+_SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/ssl",
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+)
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _ETC = {
     "passwd": f"agent:x:{AGENT_ID}:{AGENT_ID}:agent:{HOME}:/bin/sh\n",
@@ -27,9 +38,9 @@ _ETC = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 _LINKS = {
-    "tmp": f"{HOME}/tmp",
+    "tmp": TEMPORARY,
     "workspace": WORKSPACE,
-    "var/tmp": f"{HOME}/tmp",
+    "var/tmp": TEMPORARY,
     "dev/shm": f"{HOME}/shm",
     "dev/fd": "/proc/self/fd",
     "dev/stdin": "/proc/self/fd/0",
@@ -64,7 +75,9 @@ def build(paths: Sequence[str], guest: str) -> None:
     # Opened before the new root covers anything: a virtual environment may well live below /tmp.
     sources = {path: os.open(path, os.O_PATH) for path in binds if not os.path.islink(path)}
     links = {path: os.readlink(path) for path in binds if path not in sources}
-    devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in _DEVICES if os.path.exists(f"/dev/{name}")}
+    devices = {
+        name: os.open(f"/dev/{name}", os.O_PATH) for name in _DEVICES if os.path.exists(f"/dev/{name}")
+    }
     process_table = os.open("/proc", os.O_PATH)
     root = "/tmp"  # noqa: S108  any directory will do: only this mount namespace sees it covered
     kernel.mount("tmpfs", root, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, "size=4m,mode=755")
@@ -82,7 +95,9 @@ def build(paths: Sequence[str], guest: str) -> None:
     kernel.pivot_root(root)
 
 
-def _bind_all(root: str, binds: Mapping[str, str], sources: Mapping[str, int], links: Mapping[str, str]) -> None:
+def _bind_all(
+    root: str, binds: Mapping[str, str], sources: Mapping[str, int], links: Mapping[str, str]
+) -> None:
     for source, target in sorted(binds.items(), key=lambda pair: pair[1]):
         place = root + target
         if os.path.lexists(place):

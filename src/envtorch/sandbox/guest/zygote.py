@@ -130,10 +130,16 @@ def _prepare(nursery: Nursery, config: Mapping[str, Any], control: socket.socket
     adopts = bool(config["adopts"])
     os.setsid()
     kernel.set_dumpable(False)
-    seeds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")] if nursery.namespaces else []
+    seeds = (
+        [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")]
+        if nursery.namespaces
+        else []
+    )
     doors: list[int] = []
     if nursery.namespaces:
-        doors = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in kernel.NAMESPACES] if adopts else []
+        doors = (
+            [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in kernel.NAMESPACES] if adopts else []
+        )
         kernel.set_hostname("sandbox")
         lockdown.layers |= dict.fromkeys(_LAYER_NAMES.values(), ON) | {"private root": ON}
         mount_private(lockdown, config["output_bytes"])
@@ -154,11 +160,15 @@ def _prepare(nursery: Nursery, config: Mapping[str, Any], control: socket.socket
     close_all_but(kept)
     lockdown.lock_init(nursery.program, nursery.why_no_program)
     lockdown.layers |= {"rlimits": ON, "environment": ON, "descriptors": ON}
-    environment = {**nursery.environment, "HOME": place.home, "TMPDIR": f"{place.home}/tmp", "PWD": place.workspace}
+    environment = {
+        **nursery.environment,
+        "HOME": place.home,
+        "TMPDIR": place.home + "/tmp",  # noqa: S108  below its own home
+        "PWD": place.workspace,
+    }
     wire.send_packet(control, {"event": "ready", "layers": lockdown.layers}, doors)
     for door in doors:
         os.close(door)
     os.environ.update(environment)
     shared = not nursery.namespaces
     return Init(control, lockdown, place, environment, config["output_bytes"], shared, seeds)
-
