@@ -41,7 +41,7 @@ setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
 
 REFUSED = _names("""
 mount umount2 pivot_root chroot mount_setattr move_mount open_tree fsopen fsconfig fsmount fspick
-swapon swapoff unshare ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd
+swapon swapoff unshare ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd pidfd_open
 perf_event_open bpf userfaultfd io_uring_setup io_uring_enter io_uring_register keyctl add_key
 request_key init_module finit_module delete_module kexec_load kexec_file_load reboot syslog acct
 quotactl quotactl_fd name_to_handle_at open_by_handle_at fanotify_init fanotify_mark nfsservctl

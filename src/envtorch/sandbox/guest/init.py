@@ -69,10 +69,12 @@ class Init:
     shares_process_table: bool
     seeds: Sequence[int] = ()
     jobs: dict[int, str] = field(default_factory=dict)
+    bell: tuple[int, ...] = ()
+    """The pipe by which a signal wakes the loop."""
 
     def serve(self) -> None:
         """Answer the owner until it goes away; then end, and everything with us."""
-        wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        wake, waker = self.bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         poll = select.poll()
@@ -141,8 +143,8 @@ class Init:
 
     def _interpret(self, channel: int) -> int:
         self.control.close()
-        for seed in self.seeds:
-            os.close(seed)
+        for descriptor in (*self.seeds, *self.bell):
+            os.close(descriptor)
         self.lockdown.lock_child()
         kernel.set_dumpable(True)
         interpreter.main(
@@ -200,7 +202,7 @@ class Init:
             return _descendants(os.getpid())
         mine = os.getpid()
         found = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
-        return [process for process in found if not _is_nested(process)]
+        return [process for process in found if _is_ours(process)]
 
     def _end(self) -> NoReturn:
         if self.shares_process_table:
@@ -208,11 +210,16 @@ class Init:
         os._exit(0)
 
 
-def _is_nested(process: int) -> bool:
-    """Whether a process belongs to a fork: it then has a process id in a deeper namespace as well."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/status", "rb") as file:
-        return any(line.startswith(b"NSpid:") and len(line.split()) > 2 for line in file)
-    return True  # it has gone meanwhile
+def _is_ours(process: int) -> bool:
+    """Whether a process lives and is ours to kill: one of a fork has an id in a deeper namespace as well."""
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            status = file.read()
+    except OSError:
+        return False  # it has gone meanwhile
+    lines = [line.split() for line in status.splitlines()]
+    fields = {words[0]: words[1:] for words in lines if words}
+    return fields.get(b"State:", [b"Z"])[0] not in (b"Z", b"X") and len(fields.get(b"NSpid:", ())) == 1
 
 
 def _descendants(process: int) -> list[int]:

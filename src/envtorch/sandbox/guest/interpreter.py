@@ -301,21 +301,25 @@ def _short_repr(value: Any, limit: int) -> str:
 
 
 def _explain(error: BaseException) -> dict[str, str]:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
-        trace = trace.tb_next
-    if (
-        isinstance(error, SyntaxError)
-        and trace is not None
-        and trace.tb_frame.f_code.co_filename == ast.__file__
-    ):
-        trace = None  # the parser's own frames say nothing about the agent's line
+    """The exception and how it came about, with no frame of ours in it."""
     try:
-        text = "".join(traceback.format_exception(type(error), error, trace))
-        message = str(error)
+        story = traceback.TracebackException.from_exception(error)
+        _leave_out_own_frames(story, depth=0)
+        text, message = "".join(story.format()), str(error)
     except BaseException:
         text = message = "the exception could not be shown"
     return {"type": type(error).__name__, "message": message[:_REPR_LIMIT], "traceback": text[-_REPR_LIMIT:]}
+
+
+def _leave_out_own_frames(story: traceback.TracebackException | None, depth: int) -> None:
+    if story is None or depth > 20:
+        return
+    kept = [frame for frame in story.stack if frame.filename not in _OWN_FILES]
+    if kept and kept[0].filename == ast.__file__:
+        kept = []  # the parser's own frames say nothing about the agent's line
+    story.stack = traceback.StackSummary.from_list(kept)
+    for earlier in (story.__cause__, story.__context__):
+        _leave_out_own_frames(earlier, depth + 1)
 
 
 def _classify(error: BaseException) -> str:
