@@ -131,15 +131,16 @@ class AsyncSandbox:
         timeout_s: float | None = None,
     ) -> Verdict:
         """Judge a frozen copy of this sandbox; see `envtorch.sandbox.grading` for what a checker is."""
-        forkable = self.alive and self.report().protects("fork")
-        frozen = (await self.fork())[0] if forkable else await self.copy()
-        async with frozen:
-            frozen._core.functions.clear()
-            if callable(checker):
-                said = checker(frozen)
-                return grading.judge(await said if inspect.isawaitable(said) else said)
-            async with AsyncSandbox(self.policy) as bench:
-                return await _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
+        frozen = AsyncSandbox._around(await self._drive(forking.freeze(self._core)))
+        try:
+            async with frozen:
+                if callable(checker):
+                    said = checker(frozen)
+                    return grading.judge(await said if inspect.isawaitable(said) else said)
+                async with AsyncSandbox(self.policy) as bench:
+                    return await _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
+        finally:
+            await self._drive(forking.thaw(self._core))
 
     async def close(self) -> None:
         """End everything in the sandbox. Its forks live on."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -107,13 +108,23 @@ class Core:
                     return int(line.split()[1])
         return None
 
-    def adopt_into_group(self) -> None:
-        """Move a forked interpreter, born in its parent's group, into ours."""
-        init = self.host_process()
-        if self.group is None or init is None:
-            return
-        for child in Path(f"/proc/{init}/task/{init}/children").read_text().split():
-            self.group.add(int(child))
+    def adopt(self, process: int) -> None:
+        """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
+        ids = _ids_by_namespace(process)
+        if self.group is not None:
+            self.group.add(process)
+        if len(ids) >= 3 and self.parent is not None:
+            self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
+            self.tell({"op": "adopt", "pid": ids[-1]})
+        self.far_control.close()
+
+    def watched(self) -> list[int]:
+        """Descriptors that tell of the end of the sandbox."""
+        return [] if self.watch is None else [self.watch]
+
+    def is_gone(self) -> bool:
+        """Whether the init, and so everything in the sandbox, has ended."""
+        return self.watch is not None and bool(select.select([self.watch], [], [], 0)[0])
 
     def report(self) -> Report:
         return judge(self.layers, namespaces=self.zygote.has_namespaces)
@@ -181,6 +192,15 @@ class Core:
             self.group.remove()
         if self.home is not None:
             shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _ids_by_namespace(process: int) -> list[int]:
+    """The ids of a process, from our own pid namespace down to its own; empty when it has gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return [int(word) for word in line.split()[1:]]
+    return []
 
 
 def new_identifier() -> str:

@@ -14,11 +14,11 @@ from .driver import Block, Flow, Wait
 from .policy import Policy
 from .zygotes import zygote_for
 
-__all__ = ["await_event", "await_ready", "close", "open_sandbox", "place_in_zygote"]
+__all__ = ["await_event", "await_ready", "close", "open_sandbox", "order", "place_in_zygote"]
 
 _OPEN_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 2.0
-_RETIRE_TIMEOUT_S = 10.0
+_ORDER_TIMEOUT_S = 10.0
 _OUT_OF = {12: "memory", 28: "disk", 11: "processes", 24: "descriptors", 122: "disk"}
 
 
@@ -57,9 +57,10 @@ def place_in_zygote(policy: Policy) -> Flow[Core]:
     return Core.new(policy, zygote)
 
 
-def await_ready(core: Core) -> Flow[None]:
+def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
     """Wait until the init has built its walls, put it under its limits, and refuse it if it is too weak."""
-    core.far_control.close()
+    if not adopts:
+        core.far_control.close()
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
     missing = {"born", "ready"}
     while missing:
@@ -91,6 +92,10 @@ def _join_group(core: Core) -> None:
 
 
 def _explain(said: protocol.Control) -> EnvironmentFailed | OutOfResources:
+    if said.message.startswith("[Errno 28] unshare"):
+        return OutOfResources(
+            "the kernel makes no more namespaces: there are too many, or forks of forks too deep"
+        )
     if said.errno in _OUT_OF:
         return OutOfResources(f"a sandbox ran out of {_OUT_OF[said.errno]} while it was made: {said.message}")
     return EnvironmentFailed(f"a sandbox could not be made: {said.message}")
@@ -105,7 +110,7 @@ def await_event(
         if event == "exited" and job in core.exits:
             return True, ()
         events = core.events()
-        if events is None:
+        if events is None or (not events and core.is_gone()):
             return False, ()
         found: Sequence[int] | None = None
         for said, descriptors in events:
@@ -118,7 +123,14 @@ def await_event(
         if time.monotonic() >= deadline:
             return False, ()
         if not events:
-            yield Wait([core.control.fileno()], deadline=deadline)
+            yield Wait([core.control.fileno(), *core.watched()], deadline=deadline)
+
+
+def order(core: Core, operation: str, event: str) -> Flow[bool]:
+    """Have the init do something, and wait until it says that it has. False when it is gone."""
+    core.tell({"op": operation})
+    came, _ = yield from await_event(core, event, timeout_s=_ORDER_TIMEOUT_S)
+    return came
 
 
 def _close_all(descriptors: Sequence[int]) -> None:
@@ -133,8 +145,7 @@ def close(core: Core) -> Flow[None]:
         return
     core.closed = True
     if core.offspring:
-        core.tell({"op": "retire"})
-        yield from await_event(core, "retired", timeout_s=_RETIRE_TIMEOUT_S)
+        yield from order(core, "retire", "retired")
         core.data.close()
         return
     ended: Core | None = core

@@ -1,22 +1,25 @@
 """Forking a live sandbox as a flow: the zygote builds the new walls, the interpreter forks into them."""
 
+import contextlib
 import os
 import socket
+import struct
 import time
 from collections.abc import Sequence
 
-from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources
+from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources, SessionLost, TimedOut
 
 from . import protocol
 from .core import Core, new_identifier
 from .driver import Flow, Wait
-from .flows import ZygoteLost, await_event, await_ready, close, open_sandbox, place_in_zygote
+from .flows import ZygoteLost, await_event, await_ready, close, open_sandbox, order, place_in_zygote
 from .running import lose, speak
 
-__all__ = ["copy_files", "fork"]
+__all__ = ["copy_files", "fork", "freeze", "thaw"]
 
 _SEED_TIMEOUT_S = 10.0
 _FORK_TIMEOUT_S = 30.0
+_CREDENTIALS = struct.Struct("3i")
 _MOST_AT_ONCE = 16
 """New walls that are built ahead of the interpreter's own forks."""
 
@@ -43,7 +46,7 @@ def fork(core: Core, count: int) -> Flow[list[Core]]:
                 batch.append((yield from _order(core, seeds)))
                 made.append(batch[-1])
             for slot in made[made_before:]:
-                yield from await_ready(slot)
+                yield from await_ready(slot, adopts=True)
                 yield from _enter(core, slot)
     except BaseException as error:
         for slot in made:
@@ -66,6 +69,34 @@ def copy_files(core: Core) -> Flow[Core]:
     finally:
         for seed in seeds:
             os.close(seed)
+
+
+def freeze(core: Core) -> Flow[Core]:
+    """A copy of `core` at rest, while every process of `core` is stopped; `thaw` lets them go on.
+
+    A fork, so that it has the agent's variables, or a copy of the files where no fork can be made. Nothing
+    that the agent has left running can reach it.
+    """
+    frozen: Core | None = None
+    if not core.lost and core.report().protects("fork"):
+        with contextlib.suppress(EnvironmentFailed, OutOfResources, TimedOut, SessionLost):
+            (frozen,) = yield from fork(core, 1)
+    yield from order(core, "freeze", "frozen")
+    if frozen is None:
+        try:
+            frozen = yield from copy_files(core)
+        except BaseException:
+            yield from thaw(core)
+            raise
+    frozen.functions.clear()
+    yield from order(frozen, "sweep", "swept")
+    return frozen
+
+
+def thaw(core: Core) -> Flow[None]:
+    """Let the processes of a frozen sandbox go on."""
+    if not core.closed:
+        yield from order(core, "thaw", "thawed")
 
 
 def _seeds(core: Core) -> Flow[Sequence[int]]:
@@ -93,6 +124,7 @@ def _enter(core: Core, slot: Core) -> Flow[None]:
     identifier = new_identifier()
     frame = protocol.frame({"type": "fork", "id": identifier})
     # The descriptors travel with the first byte, the rest of the frame after it.
+    slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sent = socket.send_fds(core.data, [frame[:1]], [slot.far_data.fileno(), *slot.doors])
     slot.far_data.close()
     for door in slot.doors:
@@ -103,17 +135,17 @@ def _enter(core: Core, slot: Core) -> Flow[None]:
     assert isinstance(said, protocol.Forked)
     if said.error is not None:
         raise OutOfResources(f"the interpreter could not fork: {said.error}")
-    process = yield from _await_hello(slot, identifier)
-    slot.tell({"op": "adopt", "pid": process})
-    slot.adopt_into_group()
+    slot.adopt((yield from _await_hello(slot, identifier)))
     slot.started = True
 
 
 def _await_hello(slot: Core, identifier: str) -> Flow[int]:
+    """Wait for the first word of a fork. Answers with its process id as we see it, which the kernel vouches
+    for: a fork has no say in it."""
     deadline = time.monotonic() + _FORK_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
-            data = slot.data.recv(65536)
+            data, ancillary, _, _ = slot.data.recvmsg(65536, socket.CMSG_SPACE(_CREDENTIALS.size))
         except BlockingIOError:
             yield Wait([slot.data.fileno()], deadline=deadline)
             continue
@@ -121,7 +153,8 @@ def _await_hello(slot: Core, identifier: str) -> Flow[int]:
             break
         slot.framer.feed(data)
         for said in slot.framer:
-            if isinstance(said, protocol.Hello) and said.id == identifier:
-                return said.pid
+            if isinstance(said, protocol.Hello) and said.id == identifier and ancillary:
+                slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+                return int(_CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0])
     yield from lose(slot, "it did not come to life")
     raise EnvironmentFailed("a fork did not come to life")

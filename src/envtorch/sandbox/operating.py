@@ -143,7 +143,8 @@ class _Operation:
             elif near_in in near:
                 os.close(near_in)
                 near.remove(near_in)
-            gone = self._core.events() is None
+            events = self._core.events()
+            gone = events is None or (not events and self._core.is_gone())
             for descriptor, name in list(readers.items()):
                 if not self._drain(descriptor, name):
                     del readers[descriptor]
@@ -156,7 +157,8 @@ class _Operation:
                     raise SessionLost("a command could not be killed")
                 timed_out, deadline = True, time.monotonic() + _END_TIMEOUT_S
                 self._core.signal(signal.SIGKILL, self._job)
-            yield Wait([self._core.control.fileno(), *readers], [near_in] if writing else [], deadline)
+            watched = [self._core.control.fileno(), *self._core.watched()]
+            yield Wait([*watched, *readers], [near_in] if writing else [], deadline)
 
     _left: bytes = b""
 

@@ -10,7 +10,7 @@ from envtorch.errors import TimedOut
 from . import protocol
 from .core import INTERPRETER, Core, new_identifier
 from .driver import Ask, Flow, Wait
-from .flows import await_event
+from .flows import await_event, order
 from .results import Failure, Outcome, Result, Variable
 
 __all__ = ["lose", "run", "speak", "variables"]
@@ -55,8 +55,7 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
     full = core.group is not None and core.group.refused_processes() > refused
     if full or result.outcome in (Outcome.OUT_OF_PROCESSES, Outcome.TIMED_OUT):
         # What a fork bomb left behind would eat the time of whoever runs next.
-        core.tell({"op": "sweep"})
-        yield from await_event(core, "swept", timeout_s=_END_TIMEOUT_S)
+        yield from order(core, "sweep", "swept")
     return result
 
 

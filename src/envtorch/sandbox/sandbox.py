@@ -121,15 +121,18 @@ class Sandbox:
         """Judge a frozen copy of this sandbox; see `envtorch.sandbox.grading` for what a checker is.
 
         The copy is a fork where forks can be made, so that `run` finds the agent's variables; elsewhere, or
-        when the interpreter is gone, it has the files only. `files` are the checker's own.
+        when the interpreter is gone, it has the files only. Every process of this sandbox is stopped
+        meanwhile, so it cannot be used from within the checker. `files` are the checker's own.
         """
-        forkable = self.alive and self.report().protects("fork")
-        with self.fork()[0] if forkable else self.copy() as frozen:
-            frozen._core.functions.clear()
-            if callable(checker):
-                return grading.judge(checker(frozen))
-            with Sandbox(self.policy) as bench:
-                return _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
+        frozen = Sandbox._around(self._drive(forking.freeze(self._core)))
+        try:
+            with frozen:
+                if callable(checker):
+                    return grading.judge(checker(frozen))
+                with Sandbox(self.policy) as bench:
+                    return _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
+        finally:
+            self._drive(forking.thaw(self._core))
 
     def close(self) -> None:
         """End everything in the sandbox. Its forks live on."""

@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,8 @@ def fork(descriptors: Sequence[int], workspace: str) -> socket.socket | None:
         raise OSError(22, "a fork needs a door to each namespace")
     files = _shared_files(skip=set(descriptors), home=os.path.dirname(workspace))
     folder = os.getcwd()
+    chance = sys.modules.get("random")
+    state = chance.getstate() if chance is not None else None
     passage = os.fork()
     if passage:
         for descriptor in descriptors:
@@ -63,6 +66,8 @@ def fork(descriptors: Sequence[int], workspace: str) -> socket.socket | None:
         os.close(door)
     kernel.drop_capabilities()
     os.setsid()  # kill(0, ...) must not reach the process group of the parent
+    if chance is not None:
+        chance.setstate(state)  # the module reseeds itself in every child: an exact copy must not
     _enter_folder(folder, workspace)
     for file in files:
         _detach(file)

@@ -69,6 +69,8 @@ class Init:
     shares_process_table: bool
     seeds: Sequence[int] = ()
     jobs: dict[int, str] = field(default_factory=dict)
+    fosterlings: dict[int, socket.socket] = field(default_factory=dict)
+    """Interpreters of forks, and whom to tell of their end."""
     bell: tuple[int, ...] = ()
     """The pipe by which a signal wakes the loop."""
 
@@ -98,6 +100,10 @@ class Init:
                 self._start(lambda: self._interpret(descriptors[0]), INTERPRETER)
             case "adopt":
                 self.jobs[request["pid"]] = INTERPRETER
+            case "foster":
+                # The kernel makes us, and not the new init, the parent of a process that forks out of our
+                # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
+                self.fosterlings[request["pid"]] = socket.socket(fileno=descriptors.pop())
             case "operate":
                 self._start(lambda: self._operate(request["what"], descriptors), request["job"])
             case "signal":
@@ -109,6 +115,14 @@ class Init:
             case "sweep":
                 self._sweep(spare=set(self._processes_of(INTERPRETER)))
                 wire.send_packet(self.control, {"event": "swept"})
+            case "freeze":
+                self._freeze()
+                wire.send_packet(self.control, {"event": "frozen"})
+            case "thaw":
+                for process in self._others():
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(process, signal.SIGCONT)
+                wire.send_packet(self.control, {"event": "thawed"})
             case "retire":
                 self._sweep(spare=set())
                 shutil.rmtree(self.place.home, ignore_errors=True)
@@ -141,14 +155,16 @@ class Init:
         finally:
             os._exit(status)
 
-    def _interpret(self, channel: int) -> int:
+    def _interpret(self, data: int) -> int:
         self.control.close()
         for descriptor in (*self.seeds, *self.bell):
             os.close(descriptor)
+        for channel in self.fosterlings.values():
+            channel.close()
         self.lockdown.lock_child()
         kernel.set_dumpable(True)
         interpreter.main(
-            socket.socket(fileno=channel), self.place.workspace, self.place.output, self.output_bytes
+            socket.socket(fileno=data), self.place.workspace, self.place.output, self.output_bytes
         )
         return 0
 
@@ -171,7 +187,9 @@ class Init:
                 return
             if not process:
                 return
-            job = self.jobs.pop(process, None)
+            job, channel = self.jobs.pop(process, None), self.control
+            if process in self.fosterlings:
+                job, channel = INTERPRETER, self.fosterlings.pop(process)
             if job is None:
                 continue  # an orphan of the agent's
             event = {
@@ -182,7 +200,9 @@ class Init:
                 "memory_bytes": usage.ru_maxrss * 1024,
             }
             with contextlib.suppress(OSError):
-                wire.send_packet(self.control, event)
+                wire.send_packet(channel, event)
+            if channel is not self.control:
+                channel.close()
 
     def _sweep(self, spare: set[int]) -> None:
         """Kill every process but those of `spare`, until none is left to kill."""
@@ -196,6 +216,15 @@ class Init:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(process, number)
             self._reap()
+
+    def _freeze(self) -> None:
+        """Stop every process, until a look around finds no new one."""
+        stopped: set[int] = set()
+        while fresh := set(self._others()) - stopped:
+            for process in fresh:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGSTOP)
+            stopped |= fresh
 
     def _others(self) -> list[int]:
         if self.shares_process_table:

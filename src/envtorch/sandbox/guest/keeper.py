@@ -132,6 +132,11 @@ def _become_zygote(settings: Mapping[str, Any], refused: str, channel: int, door
         where = root.GUEST
     os.set_inheritable(channel, True)
     python = settings["python"]
+    if not os.access(python, os.X_OK):
+        raise PermissionError(
+            f"user {os.getuid()} may not run {python}: without namespaces, sandboxes need an "
+            "interpreter that every user can read"
+        )
     # argv[0] is the full path: Python finds its prefix by it. The exec also leaves an environment that
     # holds nothing of the owner's, for /proc/PID/environ shows what the exec was given.
     os.execve(python, [python, "-I", "-B", "-c", _START, where, str(channel)], settings["environment"])  # noqa: S606
