@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -40,7 +41,9 @@ def besieged(limits: Policy) -> Iterator[tuple[Target, Sandbox]]:
     """A target that is worth attacking, and a neighbour that must not notice."""
     folder = tempfile.mkdtemp()
     os.chmod(folder, 0o755)  # the secret is protected by the sandbox, not by the mode of its folder
-    target = Target(os.getpid(), f"{folder}/secret.txt", 0, f"{folder}/socket", f"envtorch-{os.getpid()}")
+    target = Target(
+        os.getpid(), f"{folder}/secret.txt", 0, f"{folder}/socket", f"envtorch-{secrets.token_hex(4)}"
+    )
     os.environ["OWNER_SECRET"] = target.secret
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)

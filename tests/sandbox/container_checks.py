@@ -5,6 +5,8 @@ python -m tests.sandbox.container_checks
 
 import os
 
+import pytest
+
 from envtorch.errors import ConfigurationError
 from envtorch.sandbox import Outcome, Policy, Sandbox
 
@@ -23,12 +25,8 @@ def main() -> None:
         assert sandbox.read_file("f") == b"kept"
         assert sandbox.run("import os; os.getuid()").json() != 0
         for attempt in (sandbox.fork, lambda: Sandbox(Policy(namespaces=False, require=frozenset({"fork"})))):
-            try:
+            with pytest.raises(ConfigurationError, match="switched off by the policy"):
                 attempt()
-            except ConfigurationError as error:
-                assert "switched off by the policy" in str(error)
-            else:
-                raise AssertionError("a fork without walls was not refused")
         assert sandbox.grade("float(submission.read_file('f') == b'kept')").score == 1.0
         assert sandbox.run("while True: pass", timeout_s=0.3).outcome is Outcome.TIMED_OUT
         sandbox.run("if os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(1000)")

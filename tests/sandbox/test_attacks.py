@@ -65,13 +65,10 @@ def test_contained_elsewhere(user: int, container: bool, grade: str, part: int) 
 
 
 def test_the_attacks_do_work_where_there_are_no_walls() -> None:
-    """A suite that cannot fail proves nothing: most of the harmless attacks succeed in a plain interpreter."""
+    """A suite that cannot fail proves nothing: most harmless attacks succeed in a plain interpreter."""
     with attack_runner.besieged(attack_runner.policy(container=False)) as (target, _):
-        harmless = [
-            attack
-            for attack in attacks(target)
-            if attack.group in ("host files", "host environment", "network")
-        ]
+        groups = ("host files", "host environment", "network")
+        harmless = [attack for attack in attacks(target) if attack.group in groups]
         escaped = 0
         for attack in harmless:
             done = subprocess.run(

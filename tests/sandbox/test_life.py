@@ -115,6 +115,7 @@ def test_random_kills_under_load_harm_nobody_else(policy: Policy) -> None:
                 assert victim.run("1").json() == 1
             elif what == "init":
                 victim._core.kill()
+                assert _eventually(victim._core.is_gone)
                 assert not victim.run("1").alive
             else:
                 assert not victim.run("import os; os.kill(os.getpid(), 9); import time; time.sleep(5)").alive

@@ -5,13 +5,20 @@ import pytest
 from envtorch.sandbox import Outcome, Policy, Sandbox
 
 
+THREAD_BOMB = """
+from threading import Thread
+from time import sleep
+while True: Thread(target=sleep, args=(9,), daemon=True).start()
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "outcome"),
     [
         ("bytearray(2**34)", Outcome.OUT_OF_MEMORY),
         ("import os\nwhile True: os.fork()", Outcome.OUT_OF_PROCESSES),
         (
-            "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+            THREAD_BOMB,
             Outcome.OUT_OF_PROCESSES,
         ),
         ("open('f', 'wb').write(b'x' * 2**25)", Outcome.OUT_OF_DISK),
@@ -62,9 +69,9 @@ def test_memory_of_all_processes_together_is_limited_where_groups_are() -> None:
         if not sandbox.report().protects("limits"):
             pytest.skip(f"no control groups here: {sandbox.report().protections['limits']}")
         code = (
-            "import os, time\npids = []\n"
+            "import os, time\n"
             "for _ in range(8):\n    pid = os.fork()\n    if pid == 0:\n"
-            "        x = b'x' * (40 * 2**20)\n        time.sleep(60)\n        os._exit(0)\n    pids.append(pid)\n"
+            "        x = b'x' * (40 * 2**20)\n        time.sleep(60)\n        os._exit(0)\n"
             "os.WTERMSIG(os.wait()[1])"
         )
         result = sandbox.run(code)

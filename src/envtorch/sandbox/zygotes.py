@@ -73,6 +73,8 @@ class Zygote:
     channel: socket.socket
     process: int
     why_no_namespaces: str
+    root: int | None = None
+    """The mount namespace with the private root, kept for a successor."""
 
     @property
     def has_namespaces(self) -> bool:
@@ -94,6 +96,9 @@ class Zygote:
 
     def close(self, *, leave: bool = False) -> None:
         """End the zygote; its sandboxes live on. `leave` keeps the keeper from cleaning the estate up."""
+        if self.root is not None:
+            os.close(self.root)
+            self.root = None
         if leave:
             with contextlib.suppress(OSError):
                 self.lifeline.send(b'{"op":"leave"}')
@@ -134,10 +139,12 @@ def zygote_for(policy: Policy) -> Zygote:
         zygote = _zygotes.get(key)
         if zygote is not None and zygote.is_alive():
             return zygote
-        if zygote is not None:
+        if zygote is None:
+            _zygotes[key] = _start(policy, root=None)
+        else:
             logger.warning("a zygote died and is replaced; its sandboxes live on")
+            _zygotes[key] = _start(policy, root=zygote.root)
             zygote.close(leave=True)
-        _zygotes[key] = _start(policy)
         return _zygotes[key]
 
 
@@ -169,7 +176,7 @@ def _prefixes() -> list[str]:
     return list(dict.fromkeys([*found, *map(os.path.realpath, found)]))
 
 
-def _start(policy: Policy) -> Zygote:
+def _start(policy: Policy, *, root: int | None) -> Zygote:
     if sys.platform != "linux":
         raise EnvironmentFailed("the kernel sandbox needs Linux; the smolagents executor runs elsewhere")
     owned = estate()
@@ -194,7 +201,7 @@ def _start(policy: Policy) -> Zygote:
         lifeline_far.close()
         channel_far.close()
         try:
-            return _greet(zygote, policy, owned)
+            return _greet(zygote, policy, owned, root)
         except (OSError, protocol.Nonsense) as error:
             zygote.close(leave=True)
             diagnosis.seek(0)
@@ -202,11 +209,11 @@ def _start(policy: Policy) -> Zygote:
             raise EnvironmentFailed(f"the zygote did not start: {error} {said}".strip()) from error
 
 
-def _greet(zygote: Zygote, policy: Policy, owned: Estate) -> Zygote:
+def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Zygote:
     """Give keeper and zygote their settings, and wait until the zygote is warm."""
     prefixes, environment = _prefixes(), _environment()
     readable = list(policy.readable)
-    settings = {
+    settings: dict[str, Any] = {
         "namespaces": policy.namespaces,
         "prefixes": prefixes,
         "readable": readable,
@@ -215,8 +222,10 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate) -> Zygote:
         "folders": [owned.folder] if owned.folder else [],
         "groups": sorted({str(folder) for folder in owned.groups.folders.values()}),
     }
-    door = [] if owned.user_namespace is None else [owned.user_namespace]
-    socket.send_fds(zygote.lifeline, [protocol.encode(settings)], door)
+    known = {"user": owned.user_namespace, "mnt": root}
+    doors = {name: door for name, door in known.items() if door is not None}
+    settings["doors"] = list(doors)
+    socket.send_fds(zygote.lifeline, [protocol.encode(settings)], list(doors.values()))
     started, descriptors = _expect(zygote.lifeline, "started")
     zygote.process, zygote.why_no_namespaces = started.pid, started.why_no_namespaces
     if zygote.why_no_namespaces and policy.namespaces:
@@ -232,7 +241,8 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate) -> Zygote:
         "preload": list(policy.preload),
     }
     socket.send_fds(zygote.channel, [protocol.encode(nursery)], [])
-    _expect(zygote.channel, "warm")
+    _, rooms = _expect(zygote.channel, "warm")
+    zygote.root = rooms[0] if rooms else None
     for descriptor in descriptors:
         if owned.user_namespace is None:
             owned.user_namespace = descriptor

@@ -28,15 +28,17 @@ def main(lifeline_descriptor: int, channel_descriptor: int) -> None:
     packet = wire.receive_packet(lifeline)
     if packet is None:
         return
-    settings, doors = packet
+    settings, descriptors = packet
+    doors = dict(zip(settings["doors"], descriptors, strict=True))
     refused = _namespaces_refused() if settings["namespaces"] else "switched off by the policy"
-    if os.getuid() and not refused:
-        doors = doors or [_new_user_namespace()]
+    if os.getuid() and not refused and "user" not in doors:
+        doors["user"] = _new_user_namespace()
     zygote = _fork(lambda: _become_zygote(settings, refused, channel_descriptor, doors))
     os.close(channel_descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a zygote that is killed leaves no zombie
+    kernel.become_subreaper()
     started = {"event": "started", "pid": zygote, "why_no_namespaces": refused}
-    wire.send_packet(lifeline, started, doors)
+    wire.send_packet(lifeline, started, [doors["user"]] if "user" in doors else [])
     if wire.receive_packet(lifeline) is None:  # a packet means that the owner lives and cleans up itself
         _clean_up(settings["folders"], settings["groups"])
 
@@ -59,7 +61,7 @@ def _namespaces_refused() -> str:
 
     def attempt() -> None:
         try:
-            doors = [_new_user_namespace()] if os.getuid() else []
+            doors = {"user": _new_user_namespace()} if os.getuid() else {}
             _enter_private_root([], os.path.dirname(os.path.abspath(__file__)), doors)
             user, group = os.getuid(), os.getgid()
             kernel.unshare(sum(kernel.NAMESPACES.values()))
@@ -103,11 +105,19 @@ def _new_user_namespace() -> int:
         os.waitpid(process, 0)
 
 
-def _enter_private_root(paths: Sequence[str], guest: str, doors: Sequence[int]) -> None:
-    for door in doors:
-        kernel.setns(door, kernel.NEW_USER)
-    kernel.unshare(kernel.NEW_MOUNT)
-    root.build(paths, guest)
+def _enter_private_root(paths: Sequence[str], guest: str, doors: Mapping[str, int]) -> None:
+    """Build the private root, or enter the one that a zygote before us has built.
+
+    The same root and not one like it: the Landlock rules of living sandboxes name its very folders, and
+    their forks are made by us.
+    """
+    if "user" in doors:
+        kernel.setns(doors["user"], kernel.NEW_USER)
+    if "mnt" in doors:
+        kernel.setns(doors["mnt"], kernel.NEW_MOUNT)
+    else:
+        kernel.unshare(kernel.NEW_MOUNT)
+        root.build(paths, guest)
     _become_nobody()
 
 
@@ -121,7 +131,7 @@ def _become_nobody() -> None:
         kernel.set_dumpable(True)  # or /proc/self stays root's, and no id map can be written through it
 
 
-def _become_zygote(settings: Mapping[str, Any], refused: str, channel: int, doors: Sequence[int]) -> None:
+def _become_zygote(settings: Mapping[str, Any], refused: str, channel: int, doors: Mapping[str, int]) -> None:
     guest = os.path.dirname(os.path.abspath(__file__))
     paths = root.system_paths(settings["prefixes"], settings["readable"])
     where = os.path.dirname(guest)

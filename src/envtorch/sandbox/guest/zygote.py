@@ -63,11 +63,15 @@ def main(descriptor: int) -> None:
     except BaseException as error:
         wire.send_packet(channel, {"event": "failed", "message": f"preload failed: {error!r}"})
         return
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us,
+    kernel.become_subreaper()  # and at once: who knows when the machine's own init would
     gc.collect()
     gc.freeze()
     gc.disable()
-    wire.send_packet(channel, {"event": "warm"})
+    doors = [os.open("/proc/self/ns/mnt", os.O_RDONLY)] if nursery.namespaces else []
+    wire.send_packet(channel, {"event": "warm"}, doors)
+    for door in doors:
+        os.close(door)
     while (packet := wire.receive_packet(channel)) is not None:
         config, descriptors = packet
         if os.fork() == 0:
