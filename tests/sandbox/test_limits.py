@@ -4,7 +4,6 @@ import pytest
 
 from envtorch.sandbox import Outcome, Policy, Sandbox
 
-
 THREAD_BOMB = """
 from threading import Thread
 from time import sleep

@@ -24,89 +24,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import forking
+from .capture import DISK_ERRORS, Capture, Output
 from .wire import Frames
 
 _OWN_FILES = (__file__, forking.__file__)
 _REPR_LIMIT = 64 * 1024
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class Output(io.RawIOBase):
-    """One output stream: writes to its capture file up to a limit, and drops the rest without failing."""
-
-    def __init__(self, descriptor: int, limit: int) -> None:
-        super().__init__()
-        self._descriptor = descriptor
-        self._limit = limit
-        self.truncated = False
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        size = len(data)
-        room = self._limit - os.fstat(self._descriptor).st_size
-        if room < size:
-            self.truncated = True
-        if room > 0:
-            try:
-                os.write(self._descriptor, data[:room])
-            except OSError as error:
-                if error.errno not in _DISK_ERRORS:
-                    raise
-                self.truncated = True
-        return size
-
-
-class Capture:
-    """What the agent and its child processes print, in two unlinked files behind descriptors 1 and 2."""
-
-    def __init__(self, folder: str, limit: int) -> None:
-        self._folder = folder
-        self._limit = limit
-        self._files = {1: -1, 2: -1}
-        self._streams: dict[int, Output] = {}
-        self.open()
-
-    def open(self) -> None:
-        """Make the two files anew, as a fork must: its parent's lie in another tmpfs."""
-        for number in self._files:
-            flags = os.O_TMPFILE | os.O_RDWR | os.O_APPEND
-            descriptor = os.open(self._folder, flags, 0o600)
-            os.dup2(descriptor, number)
-            if self._files[number] >= 0:
-                os.dup2(descriptor, self._files[number], inheritable=False)
-                os.close(descriptor)
-            else:
-                self._files[number] = descriptor
-
-    def begin(self) -> None:
-        """Empty files, and fresh stream objects: the agent may have closed or replaced the last ones."""
-        for number, descriptor in self._files.items():
-            os.ftruncate(descriptor, 0)
-            self._streams[number] = Output(number, self._limit)
-        sys.stdout = self._text(1)
-        sys.stderr = self._text(2)
-
-    def _text(self, number: int) -> io.TextIOWrapper:
-        buffered = io.BufferedWriter(self._streams[number])
-        return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-
-    def end(self) -> dict[str, Any]:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        texts = {}
-        truncated = any(stream.truncated for stream in self._streams.values())
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            data = os.pread(self._files[number], self._limit + 1, 0)
-            truncated = truncated or len(data) > self._limit
-            texts[name] = data[: self._limit].decode("utf-8", "replace")
-            os.ftruncate(self._files[number], 0)
-        return {**texts, "truncated": truncated}
 
 
 class Interpreter:
@@ -270,6 +192,25 @@ def main(channel: socket.socket, workspace: str, output: str, output_limit: int)
     os._exit(0)
 
 
+def rehearse() -> None:
+    """Do once, in the zygote, what every sandbox does first: what this makes is then shared by them all."""
+    near, far = socket.socketpair()
+    with near, far, open(os.devnull, "wb") as nowhere:
+        here, there = Frames(near), Frames(far)
+        text = io.TextIOWrapper(io.BufferedWriter(Output(nowhere.fileno(), 64)), encoding="utf-8")
+        for code in ("x = 1", "x + 1", "print(x)", "1 / 0"):
+            here.send({"type": "run", "id": "0", "code": code, "functions": []})
+            report: dict[str, Any] = {"value": None, "duration_s": 0.1, "cpu_s": _cpu_time()}
+            with contextlib.redirect_stdout(text):
+                try:
+                    report["value"] = _describe(_execute(there.receive()["code"], "<rehearsal>", {"x": 1}))
+                except ZeroDivisionError as error:
+                    report["exception"] = _explain(error)
+            there.send(report)
+            here.receive()
+        text.flush()
+
+
 def _execute(code: str, filename: str, names: dict[str, Any]) -> Any:
     """Run `code`; the value is that of its last line, when that is an expression."""
     tree = ast.parse(code, filename)
@@ -325,7 +266,7 @@ def _leave_out_own_frames(story: traceback.TracebackException | None, depth: int
 def _classify(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "out of memory"
-    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
         return "out of disk"
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return "out of memory"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import kernel, root, wire
+from . import interpreter, kernel, root, wire
 from .init import Init, Place, close_all_but, copy_home, mount_private
 from .lockdown import ON, Limits, Lockdown
 
@@ -65,6 +65,7 @@ def main(descriptor: int) -> None:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us,
     kernel.become_subreaper()  # and at once: who knows when the machine's own init would
+    interpreter.rehearse()
     gc.collect()
     gc.freeze()
     gc.disable()
