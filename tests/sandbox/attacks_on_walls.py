@@ -50,11 +50,9 @@ SNIPPETS: list[tuple[str, str, str, tuple[Outcome, ...]]] = [
         "become root by a set-user-id program",
         """
 import shutil, subprocess
-shutil.copyfile('/usr/bin/id', 'id')
-try: os.chmod('id', 0o4755)
-except OSError: pass
-out = subprocess.run(['/usr/bin/su', '-c', 'id'], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-print('ESCAPED' if 'uid=0' in out.stdout else 'DENIED', out.returncode)""",
+found = [shutil.which(name) for name in ('su', 'mount', 'passwd') if shutil.which(name)]
+out = subprocess.run([*found[:1], '-c', 'id'], capture_output=True, text=True, stdin=subprocess.DEVNULL) if found else None
+print('ESCAPED' if out and 'uid=0' in out.stdout else 'DENIED', found)""",
         (),
     ),
     # ---- direct system calls, mounts and namespaces ----

@@ -4,11 +4,37 @@ python -m tests.sandbox.container_checks
 """
 
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 
 from envtorch.errors import ConfigurationError
 from envtorch.sandbox import Outcome, Policy, Sandbox
+
+OWNER = """
+import os, sys, time
+from envtorch.sandbox import Policy, Sandbox, zygotes
+sandbox = Sandbox(Policy(namespaces=False))
+sandbox.run("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time\\n    time.sleep(1000)")
+print(zygotes.estate().folder, sandbox._core.host_process(), flush=True)
+sys.stdin.read()
+"""
+
+
+def _check_that_nothing_is_left_of_a_killed_owner() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        folder, init = owner.stdout.readline().decode().split()
+        assert os.path.isdir(folder)
+        owner.kill()
+    end = time.monotonic() + 20
+    while os.path.exists(folder) or os.path.exists(f"/proc/{init}"):
+        assert time.monotonic() < end, (os.path.exists(folder), os.path.exists(f"/proc/{init}"))
+        time.sleep(0.02)
 
 
 def main() -> None:
@@ -32,6 +58,7 @@ def main() -> None:
         sandbox.run("if os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(1000)")
         home = sandbox.run("os.path.dirname(os.getcwd())").json()
     assert not os.path.exists(home)
+    _check_that_nothing_is_left_of_a_killed_owner()
     print("ok")
 
 

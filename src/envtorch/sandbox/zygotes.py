@@ -46,12 +46,16 @@ class Estate:
     user_namespace: int | None = None
     """Kept so that a zygote started later can fork sandboxes an earlier one made."""
 
-    def new_folder(self) -> str:
-        """A folder for a sandbox without a private root."""
+    def base_folder(self) -> str:
+        """The folder that holds those of all sandboxes without a private root."""
         if self.folder is None:
             self.folder = tempfile.mkdtemp(prefix="envtorch-")
             os.chmod(self.folder, 0o711)  # noqa: S103  the sandbox's user must pass, and cannot list
-        made = tempfile.mkdtemp(dir=self.folder)
+        return self.folder
+
+    def new_folder(self) -> str:
+        """A folder for a sandbox without a private root."""
+        made = tempfile.mkdtemp(dir=self.base_folder())
         if os.geteuid() == 0:
             os.chown(made, NOBODY, NOBODY)
         return made
@@ -184,8 +188,6 @@ def _start(policy: Policy, *, root: int | None) -> Zygote:
     channel, channel_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline.settimeout(_START_TIMEOUT_S)
     channel.settimeout(_START_TIMEOUT_S)
-    if not policy.namespaces:
-        owned.new_folder()  # made now, so that the keeper knows what to remove
     with lifeline_far, channel_far, tempfile.TemporaryFile() as diagnosis:
         far = [lifeline_far.fileno(), channel_far.fileno()]
         keeper = subprocess.Popen(  # noqa: S603
@@ -219,7 +221,6 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Z
         "readable": readable,
         "python": sys.executable,
         "environment": environment,
-        "folders": [owned.folder] if owned.folder else [],
         "groups": sorted({str(folder) for folder in owned.groups.folders.values()}),
     }
     known = {"user": owned.user_namespace, "mnt": root}
@@ -228,8 +229,11 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Z
     socket.send_fds(zygote.lifeline, [protocol.encode(settings)], list(doors.values()))
     started, descriptors = _expect(zygote.lifeline, "started")
     zygote.process, zygote.why_no_namespaces = started.pid, started.why_no_namespaces
-    if zygote.why_no_namespaces and policy.namespaces:
-        logger.warning("sandboxes run at container grade: %s", zygote.why_no_namespaces)
+    if zygote.why_no_namespaces:
+        if policy.namespaces:
+            logger.warning("sandboxes run at container grade: %s", zygote.why_no_namespaces)
+        # Told now, so that the keeper can remove it should we be killed.
+        zygote.lifeline.send(protocol.encode({"op": "clean", "folder": owned.base_folder()}))
     compiled = compile_filter(private_root=zygote.has_namespaces)
     nursery = {
         "namespaces": zygote.has_namespaces,

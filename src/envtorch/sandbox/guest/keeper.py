@@ -39,8 +39,13 @@ def main(lifeline_descriptor: int, channel_descriptor: int) -> None:
     kernel.become_subreaper()
     started = {"event": "started", "pid": zygote, "why_no_namespaces": refused}
     wire.send_packet(lifeline, started, [doors["user"]] if "user" in doors else [])
-    if wire.receive_packet(lifeline) is None:  # a packet means that the owner lives and cleans up itself
-        _clean_up(settings["folders"], settings["groups"])
+    folders: list[str] = []
+    while (packet := wire.receive_packet(lifeline)) is not None:
+        request, _ = packet
+        if request["op"] == "leave":
+            return  # the owner lives, and cleans up itself
+        folders.append(request["folder"])
+    _clean_up(folders, settings["groups"])
 
 
 def _fork(body: Callable[[], None]) -> int:
