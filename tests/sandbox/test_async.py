@@ -99,6 +99,17 @@ def test_forks_and_interrupts(policy: Policy) -> None:
     asyncio.run(scenario())
 
 
+def test_a_run_that_is_cancelled_stops_and_the_sandbox_goes_on(policy: Policy) -> None:
+    async def scenario() -> None:
+        async with AsyncSandbox(policy) as sandbox:
+            await sandbox.run("x = 1")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sandbox.run("while True: pass"), timeout=0.3)
+            assert (await sandbox.run("x")).json() == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_sandbox_that_has_not_started_says_so() -> None:
     async def scenario() -> None:
         with pytest.raises(SessionLost, match="async with"):

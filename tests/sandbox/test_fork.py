@@ -60,6 +60,18 @@ def test_links_and_modes_of_files_are_copied(forkable: Sandbox) -> None:
         assert fork.run("os.stat('twin.sh').st_nlink").json() == 2
 
 
+def test_sparse_files_stay_sparse(forkable: Sandbox) -> None:
+    size = forkable.policy.disk_bytes - 4096
+    forkable.run(
+        f"for name in 'abc':\n    f = open(name, 'wb'); f.write(b'head'); f.truncate({size}); f.close()\n"
+        f"f = open('b', 'r+b'); f.seek({size} - 4); f.write(b'tail'); f.close()"
+    )
+    with forkable.fork()[0] as fork:
+        assert fork.run("import os; [os.path.getsize(n) for n in 'abc']").json() == [size] * 3
+        data = fork.read_file("b")
+        assert (data[:4], data[-4:], data[4:-4].strip(b"\0")) == (b"head", b"tail", b"")
+
+
 def test_a_fork_of_a_fork_of_a_fork(forkable: Sandbox) -> None:
     chain = [forkable]
     forkable.run("generation = 0")

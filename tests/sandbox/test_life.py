@@ -50,6 +50,19 @@ def _ended(watch: int) -> bool:
     return False
 
 
+def test_a_forked_child_of_the_owner_leaves_the_sandbox_alone(policy: Policy) -> None:
+    with Sandbox(policy) as sandbox:
+        sandbox.run("x = 1")
+        child = os.fork()
+        if child == 0:
+            try:
+                sandbox.close()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert sandbox.run("x").json() == 1
+
+
 def test_a_sandbox_nobody_holds_is_closed(policy: Policy) -> None:
     sandbox = Sandbox(policy)
     core = sandbox._core

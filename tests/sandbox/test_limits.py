@@ -2,11 +2,13 @@
 
 import pytest
 
+from envtorch.errors import OutOfResources
 from envtorch.sandbox import Outcome, Policy, Sandbox
 
 THREAD_BOMB = """
-from threading import Thread
+from threading import Thread, stack_size
 from time import sleep
+stack_size(2**16)  # so that memory does not run out first
 while True: Thread(target=sleep, args=(9,), daemon=True).start()
 """
 
@@ -32,6 +34,15 @@ def test_a_limit_is_a_typed_outcome_and_the_state_survives(
     result = sandbox.run(code)
     assert result.outcome is outcome
     assert sandbox.run("kept").json() == "yes"
+
+
+def test_a_command_that_finds_no_room_for_a_process_is_out_of_resources(sandbox: Sandbox) -> None:
+    if not sandbox.report().protects("limits"):
+        pytest.skip(f"processes are counted by rlimits here: {sandbox.report().protections['limits']}")
+    assert sandbox.run(THREAD_BOMB).outcome is Outcome.OUT_OF_PROCESSES
+    with pytest.raises(OutOfResources, match="process"):
+        sandbox.exec(["true"])
+    assert sandbox.run("1").json() == 1
 
 
 def test_the_disk_limit_holds_for_all_files_together(sandbox: Sandbox) -> None:

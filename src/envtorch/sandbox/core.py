@@ -55,6 +55,8 @@ class Core:
     lost: str = ""
     """Why the interpreter is gone; empty while it lives."""
     closed: bool = False
+    owner: int = field(default_factory=os.getpid)
+    """The process that made it. A forked child of that process must not end it."""
     parent: "Core | None" = None
     """Whom this is a fork of. Its init must outlive ours, for our pid namespace lies inside its."""
     offspring: int = 0
@@ -179,6 +181,12 @@ class Core:
         if self.watch is not None:
             with contextlib.suppress(ProcessLookupError, OSError):
                 signal.pidfd_send_signal(self.watch, signal.SIGKILL)
+
+    def disown(self) -> None:
+        """In a forked child of the owner: let go of the descriptors, and leave the sandbox alone."""
+        self.closed = True
+        for channel in (self.control, self.far_control, self.data, self.far_data):
+            channel.close()
 
     def release(self) -> None:
         """Give back everything, once the processes are gone."""

@@ -143,6 +143,9 @@ def close(core: Core) -> Flow[None]:
     of them is closed; nothing is left behind then."""
     if core.closed:
         return
+    if core.owner != os.getpid():
+        core.disown()
+        return
     core.closed = True
     if core.offspring:
         yield from order(core, "retire", "retired")

@@ -191,6 +191,8 @@ class _Operation:
 
     def _completed(self, timed_out: bool, duration_s: float) -> Completed:
         ended = self._core.exits.pop(self._job)
+        if ended.message:
+            raise OutOfResources(ended.message)
         outcome = Outcome.OK if ended.status == 0 else Outcome.ERROR
         if timed_out:
             outcome = Outcome.TIMED_OUT

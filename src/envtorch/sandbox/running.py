@@ -109,21 +109,30 @@ class Talk:
         """The answer of the expected type; None when there will be none, and `why` says the reason."""
         self._out = request
         try:
-            while True:
-                for said in self._core.framer:
-                    if said.id != self._identifier:
-                        continue  # left over from an earlier run, or made up
-                    if isinstance(said, protocol.Call):
-                        yield from self._answer(said)
-                    elif isinstance(said, expected):
-                        return said
-                    else:
-                        raise protocol.Nonsense(f"{type(said).__name__} is no answer to this request")
-                if not (yield from self._exchange()):
-                    return None
+            return (yield from self._listen(expected))
         except protocol.Nonsense as error:
             self.why = f"it spoke nonsense: {error}"
             return None
+        except BaseException:
+            # Whoever waited has been cancelled: stop the code, and never send the rest of half a frame.
+            self._core.signal(signal.SIGINT)
+            if self._out:
+                self._core.lost = "a request was cut short"
+            raise
+
+    def _listen(self, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
+        while True:
+            for said in self._core.framer:
+                if said.id != self._identifier:
+                    continue  # left over from an earlier run, or made up
+                if isinstance(said, protocol.Call):
+                    yield from self._answer(said)
+                elif isinstance(said, expected):
+                    return said
+                else:
+                    raise protocol.Nonsense(f"{type(said).__name__} is no answer to this request")
+            if not (yield from self._exchange()):
+                return None
 
     def _exchange(self) -> Flow[bool]:
         """Send and receive what can be, or wait for it. False when the talk is over."""

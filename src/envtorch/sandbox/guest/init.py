@@ -138,7 +138,12 @@ class Init:
         return [process for process, name in self.jobs.items() if name == job]
 
     def _start(self, body: Callable[[], int], job: str) -> None:
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError as error:  # the agent's processes have used up what there is
+            message = f"no process could be started: {error.strerror}"
+            wire.send_packet(self.control, {"event": "exited", "job": job, "status": 126, "message": message})
+            return
         if process:
             self.jobs[process] = job
             return

@@ -66,11 +66,29 @@ def _copy_file(name: str, source: int, target: int, status: os.stat_result) -> N
     try:
         made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
         try:
-            while os.sendfile(made, original, None, _CHUNK):
-                pass
+            _copy_data(original, made, status.st_size)
             os.fchmod(made, stat.S_IMODE(status.st_mode))
             os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
         finally:
             os.close(made)
     finally:
         os.close(original)
+
+
+def _copy_data(original: int, made: int, size: int) -> None:
+    """Copy what is there and leave holes as holes: a sparse file may pretend to be larger than the disk."""
+    position = 0
+    while position < size:
+        try:
+            position = os.lseek(original, position, os.SEEK_DATA)
+        except OSError:
+            break  # nothing but a hole from here on
+        end = os.lseek(original, position, os.SEEK_HOLE)
+        os.lseek(original, position, os.SEEK_SET)
+        os.lseek(made, position, os.SEEK_SET)
+        while position < end:
+            copied = os.sendfile(made, original, None, min(_CHUNK, end - position))
+            if not copied:
+                return
+            position += copied
+    os.ftruncate(made, size)
