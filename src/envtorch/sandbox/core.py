@@ -50,7 +50,6 @@ class Core:
     doors: list[int] = field(default_factory=list)
     exits: dict[str, protocol.Control] = field(default_factory=dict)
     """How each job that ended did so, as the init saw it."""
-    started: bool = False
     interrupted: bool = False
     lost: str = ""
     """Why the interpreter is gone; empty while it lives."""

@@ -35,7 +35,6 @@ def open_sandbox(policy: Policy, *, home: int | None = None) -> Flow[Core]:
             yield from await_ready(core)
             core.tell({"op": "start"}, [core.far_data.fileno()])
             core.far_data.close()
-            core.started = True
             return core
         except (ZygoteLost, BrokenPipeError, ConnectionError):
             yield from close(core)

@@ -136,7 +136,6 @@ def _enter(core: Core, slot: Core) -> Flow[None]:
     if said.error is not None:
         raise OutOfResources(f"the interpreter could not fork: {said.error}")
     slot.adopt((yield from _await_hello(slot, identifier)))
-    slot.started = True
 
 
 def _await_hello(slot: Core, identifier: str) -> Flow[int]:
