@@ -54,6 +54,8 @@ class Core:
     lost: str = ""
     """Why the interpreter is gone; empty while it lives."""
     closed: bool = False
+    refused: int = 0
+    """How many forks the control group had refused when we last looked."""
     owner: int = field(default_factory=os.getpid)
     """The process that made it. A forked child of that process must not end it."""
     parent: "Core | None" = None
@@ -118,6 +120,11 @@ class Core:
             self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
             self.tell({"op": "adopt", "pid": ids[-1]})
         self.far_control.close()
+
+    def ran_out_of_processes(self) -> bool:
+        """Whether the control group has refused a fork since we last asked."""
+        before, self.refused = self.refused, self.group.refused_processes() if self.group is not None else 0
+        return self.refused > before
 
     def watched(self) -> list[int]:
         """Descriptors that tell of the end of the sandbox."""

@@ -36,7 +36,6 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
     identifier = new_identifier()
     limit = core.policy.timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
-    refused = core.group.refused_processes() if core.group is not None else 0
     talk = Talk(core, identifier, began + limit)
     request = protocol.run_request(identifier, code, sorted(core.functions))
     said = yield from talk.converse(request, protocol.RunResult)
@@ -52,8 +51,7 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
         )
     assert isinstance(said, protocol.RunResult)
     result = _result_of(core, said, timed_out=talk.overdue)
-    full = core.group is not None and core.group.refused_processes() > refused
-    if full or result.outcome in (Outcome.OUT_OF_PROCESSES, Outcome.TIMED_OUT):
+    if core.ran_out_of_processes() or result.outcome in (Outcome.OUT_OF_PROCESSES, Outcome.TIMED_OUT):
         # What a fork bomb left behind would eat the time of whoever runs next.
         yield from order(core, "sweep", "swept")
     return result
