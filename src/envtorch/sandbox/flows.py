@@ -18,6 +18,7 @@ __all__ = ["await_event", "await_ready", "close", "open_sandbox", "order", "plac
 
 _OPEN_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 2.0
+_ATTEMPTS = 5
 _ORDER_TIMEOUT_S = 10.0
 _OUT_OF = {12: "memory", 28: "disk", 11: "processes", 24: "descriptors", 122: "disk"}
 
@@ -28,7 +29,7 @@ class ZygoteLost(Exception):
 
 def open_sandbox(policy: Policy, *, home: int | None = None) -> Flow[Core]:
     """A sandbox with a fresh interpreter; its files are a copy of those below `home`, if given."""
-    for last in (False, True):
+    for left in reversed(range(_ATTEMPTS)):
         core = yield from place_in_zygote(policy)
         try:
             core.zygote.spawn(core.config(adopts=False), [core.far_control.fileno(), *_given(home)])
@@ -38,8 +39,10 @@ def open_sandbox(policy: Policy, *, home: int | None = None) -> Flow[Core]:
             return core
         except (ZygoteLost, BrokenPipeError, ConnectionError):
             yield from close(core)
-            if last:
-                raise EnvironmentFailed("the zygote died twice while it was starting a sandbox") from None
+            if not left:
+                raise EnvironmentFailed(
+                    f"{_ATTEMPTS} zygotes died while they were starting a sandbox"
+                ) from None
         except BaseException:
             yield from close(core)
             raise
