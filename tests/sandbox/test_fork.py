@@ -152,6 +152,19 @@ def test_the_walls_stand_around_a_fork_too(forkable: Sandbox) -> None:
         assert fork.run("1").json() == 1
 
 
+def test_a_fork_has_a_control_group_of_its_own(forkable: Sandbox) -> None:
+    if not forkable.report().protects("limits"):
+        pytest.skip(f"no control groups here: {forkable.report().protections['limits']}")
+    with forkable.fork()[0] as fork:
+        fork._core.settle()
+        assert fork._core.group is not None
+        assert forkable._core.group is not None
+        for core, count in ((fork._core, 2), (forkable._core, 2)):
+            assert core.group is not None
+            members = (core.group.folders["pids"] / "cgroup.procs").read_text().split()
+            assert len(members) == count, members
+
+
 def test_a_fork_keeps_exposed_functions(forkable: Sandbox) -> None:
     forkable.expose("double", lambda x: 2 * x)
     with forkable.fork()[0] as fork:

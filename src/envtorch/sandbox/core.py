@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class Core:
     lost: str = ""
     """Why the interpreter is gone; empty while it lives."""
     closed: bool = False
+    moves: "list[Future[None]]" = field(default_factory=list)
+    """Processes on their way into our control group."""
     refused: int = 0
     """How many forks the control group had refused when we last looked."""
     owner: int = field(default_factory=os.getpid)
@@ -88,8 +91,12 @@ class Core:
             return _FORK_ROOM
         return _processes_of_user(65534 if os.geteuid() == 0 else os.geteuid())
 
-    def join_group(self) -> None:
-        """Put the sandbox under a control group of its own, where there are any."""
+    def join_group(self, *, later: bool) -> None:
+        """Put the sandbox under a control group of its own, where there are any.
+
+        `later` is for forks: nothing of theirs runs yet, and their interpreter will be born under the limits
+        of its parent's group, so it is never without.
+        """
         groups = estate().groups
         policy = self.policy
         self.group = groups.create(
@@ -97,7 +104,9 @@ class Core:
             processes=policy.processes + _OVERHEAD_PROCESSES,
         )
         process = self.host_process()
-        if self.group is not None and process:
+        if self.group is not None and process and later:
+            self.moves.append(estate().mover.submit(self.group.add, process))
+        elif self.group is not None and process:
             self.group.add(process)
         for controller in ("memory", "pids"):
             why = groups.unavailable.get(controller)
@@ -115,11 +124,17 @@ class Core:
         """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
         ids = _ids_by_namespace(process)
         if self.group is not None:
-            self.group.add(process)
+            self.moves.append(estate().mover.submit(self.group.add, process))
         if len(ids) >= 3 and self.parent is not None:
             self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
             self.tell({"op": "adopt", "pid": ids[-1]})
         self.far_control.close()
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way into our group any more, so that it can be removed."""
+        for move in self.moves:
+            move.exception()  # a process that has ended meanwhile cannot be moved, and need not be
+        self.moves.clear()
 
     def ran_out_of_processes(self) -> bool:
         """Whether the control group has refused a fork since we last asked."""

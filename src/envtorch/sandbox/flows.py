@@ -74,7 +74,9 @@ def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
                 raise _explain(said)
             if said.event == "born":
                 (core.watch,) = descriptors
-                _join_group(core)  # now, while the init is busy building: the kernel takes its time over it
+                _join_group(
+                    core, later=adopts
+                )  # now, while the init is busy building: the kernel takes its time over it
             elif said.event == "ready":
                 core.layers |= said.layers
                 core.doors = descriptors
@@ -86,9 +88,9 @@ def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
     core.refuse_if_weak()
 
 
-def _join_group(core: Core) -> None:
+def _join_group(core: Core, *, later: bool) -> None:
     try:
-        core.join_group()
+        core.join_group(later=later)
     except OSError as error:
         raise ZygoteLost from error  # the init ended before it could be put into its group
 
@@ -173,4 +175,6 @@ def _end(core: Core) -> Flow[None]:
         if not ready:
             core.kill()
             yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+    if core.moves:
+        yield Block(core.settle)
     core.release()

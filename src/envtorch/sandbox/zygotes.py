@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class Estate:
 
     groups: Hierarchy = field(default_factory=find_hierarchy)
     folder: str | None = None
+    mover: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sandbox-groups"))
+    """Moves processes between control groups while nobody waits: the kernel takes milliseconds."""
     user_namespace: int | None = None
     """Kept so that a zygote started later can fork sandboxes an earlier one made."""
 
@@ -61,6 +64,7 @@ class Estate:
         return made
 
     def release(self) -> None:
+        self.mover.shutdown()
         self.groups.remove()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
