@@ -1,0 +1,34 @@
+"""A live, forkable, kernel-isolated Python interpreter.
+
+with Sandbox(Policy(memory_bytes=256 * 2**20)) as sandbox:
+    sandbox.run("x = 40")
+    assert sandbox.run("x + 2").json() == 42
+"""
+
+from .aio import AsyncSandbox
+from .executor import Executor
+from .policy import PROTECTIONS, Policy
+from .pool import Pool
+from .report import Report, report
+from .results import Completed, Failure, FileInfo, Outcome, Result, Variable, Verdict
+from .sandbox import Sandbox
+from .zygotes import shutdown
+
+__all__ = [
+    "PROTECTIONS",
+    "AsyncSandbox",
+    "Completed",
+    "Executor",
+    "Failure",
+    "FileInfo",
+    "Outcome",
+    "Policy",
+    "Pool",
+    "Report",
+    "Result",
+    "Sandbox",
+    "Variable",
+    "Verdict",
+    "report",
+    "shutdown",
+]

@@ -1,0 +1,194 @@
+"""The async sandbox: the same names as the blocking one, and it never blocks the event loop."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from envtorch.errors import SessionLost
+
+from . import flows, forking, grading, operating, running
+from .core import Core
+from .driver import Flow, T, drive_async
+from .policy import Policy
+from .report import Report
+from .results import Completed, FileInfo, Result, Variable, Verdict
+from .sandbox import READ_LIMIT
+
+__all__ = ["AsyncSandbox"]
+
+
+class AsyncSandbox:
+    """A live Python interpreter behind a kernel boundary, awaited.
+
+        async with AsyncSandbox() as sandbox:
+            await sandbox.run("x = 40")
+
+    It starts on entering the context, or with `await AsyncSandbox.open(...)`.
+    """
+
+    def __init__(
+        self, policy: Policy | None = None, *, functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
+        self._policy = policy or Policy()
+        self._functions = dict(functions or {})
+        self._lock = asyncio.Lock()
+        self._opened: Core | None = None
+
+    @classmethod
+    async def open(
+        cls, policy: Policy | None = None, *, functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> Self:
+        """A sandbox that has started; close it when done."""
+        sandbox = cls(policy, functions=functions)
+        return await sandbox.__aenter__()
+
+    @classmethod
+    def _around(cls, core: Core) -> Self:
+        sandbox = cls(core.policy)
+        sandbox._opened = core
+        return sandbox
+
+    @property
+    def _core(self) -> Core:
+        if self._opened is None:
+            raise SessionLost("the sandbox has not started: use `async with`, or AsyncSandbox.open()")
+        return self._opened
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    @property
+    def alive(self) -> bool:
+        """Whether the interpreter, and its state, are there."""
+        return self._opened is not None and not (self._opened.closed or self._opened.lost)
+
+    def report(self) -> Report:
+        """What protects this sandbox, layer by layer."""
+        return self._core.report()
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """Run Python code; the outcome is in the result, whatever the code did."""
+        return await self._drive(running.run(self._core, code, timeout_s=timeout_s))
+
+    async def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Completed:
+        """Run a program in the workspace, under the same walls and limits."""
+        flow = operating.execute(
+            self._core, command, stdin=stdin, environment=environment, timeout_s=timeout_s
+        )
+        return await self._drive(flow)
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        """Make or replace a file; a relative path is one of the workspace."""
+        content = data.encode() if isinstance(data, str) else data
+        await self._drive(operating.write_file(self._core, path, content))
+
+    async def read_file(self, path: str, *, limit: int = READ_LIMIT) -> bytes:
+        """The bytes of a file. Raises `OSError`, or `OverflowError` when there are more than `limit`."""
+        return await self._drive(operating.read_file(self._core, path, limit=limit))
+
+    async def list_files(self, path: str = ".") -> list[FileInfo]:
+        """Everything below a folder."""
+        return await self._drive(operating.list_files(self._core, path))
+
+    async def variables(self) -> dict[str, Variable]:
+        """The names the agent has defined, and what they hold."""
+        return await self._drive(running.variables(self._core))
+
+    def expose(self, name: str, function: Callable[..., Any]) -> None:
+        """Make a function of the owner's, plain or async, callable from inside as `name`."""
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is no name for a function")
+        self._core.functions[name] = function
+
+    def interrupt(self) -> None:
+        """Stop the code that runs now, as Ctrl-C would; its state is kept."""
+        self._core.interrupted = True
+        self._core.signal(2)
+
+    async def fork(self, count: int = 1) -> list["AsyncSandbox"]:
+        """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life."""
+        return [AsyncSandbox._around(core) for core in await self._drive(forking.fork(self._core, count))]
+
+    async def copy(self) -> "AsyncSandbox":
+        """A sandbox with a fresh interpreter and a copy of our files."""
+        return AsyncSandbox._around(await self._drive(forking.copy_files(self._core)))
+
+    async def grade(
+        self,
+        checker: "Callable[[AsyncSandbox], Any] | str",
+        *,
+        files: Mapping[str, bytes | str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Verdict:
+        """Judge a frozen copy of this sandbox; see `envtorch.sandbox.grading` for what a checker is."""
+        frozen = AsyncSandbox._around(await self._drive(forking.freeze(self._core)))
+        try:
+            async with frozen:
+                if callable(checker):
+                    said = checker(frozen)
+                    return grading.judge(await said if inspect.isawaitable(said) else said)
+                async with AsyncSandbox(self.policy) as bench:
+                    return await _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
+        finally:
+            await self._drive(forking.thaw(self._core))
+
+    async def close(self) -> None:
+        """End everything in the sandbox. Its forks live on."""
+        if self._opened is not None:
+            # Shielded: a task that is cancelled while it closes would leave half a sandbox behind.
+            await asyncio.shield(asyncio.ensure_future(self._drive(flows.close(self._opened))))
+
+    async def __aenter__(self) -> Self:
+        if self._opened is None:
+            self._opened = await drive_async(flows.open_sandbox(self._policy))
+            self._opened.functions.update(self._functions)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        async with self._lock:
+            return await drive_async(flow)
+
+
+async def _grade_by_script(
+    frozen: AsyncSandbox,
+    bench: AsyncSandbox,
+    script: str,
+    files: Mapping[str, bytes | str],
+    timeout_s: float | None,
+) -> Verdict:
+    loop = asyncio.get_running_loop()
+
+    def blocking(method: Callable[..., Any]) -> Callable[..., Any]:
+        """Exposed functions run in a thread; the frozen copy lives on this loop."""
+        return lambda *args, **kwargs: asyncio.run_coroutine_threadsafe(
+            method(*args, **kwargs), loop
+        ).result()
+
+    run, execute = blocking(frozen.run), blocking(frozen.exec)
+    answers = grading.submission_answers(
+        blocking(frozen.read_file),
+        blocking(frozen.list_files),
+        lambda code, limit: run(code, timeout_s=limit),
+        lambda command, limit: execute(command, timeout_s=limit),
+    )
+    for name, answer in answers.items():
+        bench.expose(f"_submission_{name}", answer)
+    for path, data in files.items():
+        await bench.write_file(path, data)
+    await bench.run(grading.PRELUDE)
+    return grading.judge_result(await bench.run(script, timeout_s=timeout_s))

@@ -1,0 +1,247 @@
+"""One live sandbox as its owner holds it: descriptors, limits, what is known of its end."""
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envtorch.errors import ConfigurationError, SessionLost
+
+from . import protocol
+from .cgroups import Group
+from .policy import Policy
+from .report import Report, judge
+from .zygotes import Zygote, estate
+
+__all__ = ["INTERPRETER", "Core"]
+
+INTERPRETER = "interpreter"
+_OVERHEAD_BYTES = 32 * 1024 * 1024
+_OVERHEAD_PROCESSES = 4
+_FORK_ROOM = 512
+"""Without a control group, processes are counted per user namespace, and that of a fork lies inside its
+parent's: this many processes of forks may live before the parent's own limit is felt."""
+
+
+@dataclass(slots=True, eq=False)
+class Core:
+    """The owner's end of one sandbox."""
+
+    policy: Policy
+    zygote: Zygote
+    control: socket.socket
+    far_control: socket.socket
+    data: socket.socket
+    far_data: socket.socket
+    home: str | None
+    framer: protocol.Framer = field(default_factory=protocol.Framer)
+    watch: int | None = None
+    """A pidfd of the init: readable when the whole sandbox has ended."""
+    group: Group | None = None
+    layers: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    doors: list[int] = field(default_factory=list)
+    exits: dict[str, protocol.Control] = field(default_factory=dict)
+    """How each job that ended did so, as the init saw it."""
+    interrupted: bool = False
+    lost: str = ""
+    """Why the interpreter is gone; empty while it lives."""
+    closed: bool = False
+    moves: "list[Future[None]]" = field(default_factory=list)
+    """Processes on their way into our control group."""
+    refused: int = 0
+    """How many forks the control group had refused when we last looked."""
+    owner: int = field(default_factory=os.getpid)
+    """The process that made it. A forked child of that process must not end it."""
+    parent: "Core | None" = None
+    """Whom this is a fork of. Its init must outlive ours, for our pid namespace lies inside its."""
+    offspring: int = 0
+    """How many forks of ours still live."""
+
+    @classmethod
+    def new(cls, policy: Policy, zygote: Zygote) -> "Core":
+        control, far_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        data, far_data = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        control.setblocking(False)
+        data.setblocking(False)
+        home = None if zygote.has_namespaces else estate().new_folder()
+        return cls(policy, zygote, control, far_control, data, far_data, home)
+
+    def config(self, *, adopts: bool) -> dict[str, Any]:
+        """What the zygote must know to make this sandbox."""
+        policy = self.policy
+        limits = {
+            "memory": policy.memory_bytes,
+            "processes": policy.processes + _OVERHEAD_PROCESSES + self._process_room(),
+            "files": policy.open_files,
+            "disk": policy.disk_bytes,
+        }
+        return {"limits": limits, "output_bytes": policy.output_bytes, "adopts": adopts, "home": self.home}
+
+    def _process_room(self) -> int:
+        if self.zygote.has_namespaces:
+            return _FORK_ROOM
+        return _processes_of_user(65534 if os.geteuid() == 0 else os.geteuid())
+
+    def join_group(self, *, later: bool) -> None:
+        """Put the sandbox under a control group of its own, where there are any.
+
+        `later` is for forks: nothing of theirs runs yet, and their interpreter will be born under the limits
+        of its parent's group, so it is never without.
+        """
+        groups = estate().groups
+        policy = self.policy
+        self.group = groups.create(
+            memory_bytes=policy.memory_bytes + policy.disk_bytes + _OVERHEAD_BYTES,
+            processes=policy.processes + _OVERHEAD_PROCESSES,
+        )
+        process = self.host_process()
+        if self.group is not None and process and later:
+            self.moves.append(estate().mover.submit(self.group.add, process))
+        elif self.group is not None and process:
+            self.group.add(process)
+        for controller in ("memory", "pids"):
+            why = groups.unavailable.get(controller)
+            self.layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else "on"
+
+    def host_process(self) -> int | None:
+        """The process id of the init as this process sees it."""
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/fdinfo/{self.watch}").read_text().splitlines():
+                if line.startswith("Pid:") and int(line.split()[1]) > 0:
+                    return int(line.split()[1])
+        return None
+
+    def adopt(self, process: int) -> None:
+        """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
+        ids = _ids_by_namespace(process)
+        if self.group is not None:
+            self.moves.append(estate().mover.submit(self.group.add, process))
+        if len(ids) >= 3 and self.parent is not None:
+            self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
+            self.tell({"op": "adopt", "pid": ids[-1]})
+        self.far_control.close()
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way into our group any more, so that it can be removed."""
+        for move in self.moves:
+            move.exception()  # a process that has ended meanwhile cannot be moved, and need not be
+        self.moves.clear()
+
+    def ran_out_of_processes(self) -> bool:
+        """Whether the control group has refused a fork since we last asked."""
+        before, self.refused = self.refused, self.group.refused_processes() if self.group is not None else 0
+        return self.refused > before
+
+    def watched(self) -> list[int]:
+        """Descriptors that tell of the end of the sandbox."""
+        return [] if self.watch is None else [self.watch]
+
+    def is_gone(self) -> bool:
+        """Whether the init, and so everything in the sandbox, has ended."""
+        return self.watch is not None and bool(select.select([self.watch], [], [], 0)[0])
+
+    def report(self) -> Report:
+        return judge(self.layers, namespaces=self.zygote.has_namespaces)
+
+    def refuse_if_weak(self) -> None:
+        """Raise unless everything the policy requires is protected here."""
+        report = self.report()
+        missing = {
+            name: report.protections[name] for name in self.policy.require if not report.protects(name)
+        }
+        if missing:
+            reasons = "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
+            raise ConfigurationError(f"this machine cannot protect what the policy requires: {reasons}")
+
+    def tell(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a request to the init. A dead init is found out by whoever waits for the answer."""
+        with contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
+            socket.send_fds(self.control, [protocol.encode(request)], list(descriptors))
+
+    def signal(self, number: int, job: str = INTERPRETER) -> None:
+        self.tell({"op": "signal", "job": job, "number": number})
+
+    def events(self) -> list[tuple[protocol.Control, list[int]]] | None:
+        """What the init has said since; None when it has gone."""
+        found: list[tuple[protocol.Control, list[int]]] = []
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.control, 65536, 16)
+            except BlockingIOError:
+                return found
+            except OSError:
+                return found or None
+            if not data:
+                return found or None
+            said = protocol.decode_control(data)
+            if said.event == "exited":
+                self.exits[said.job] = said
+            found.append((said, descriptors))
+
+    def require_interpreter(self) -> None:
+        if self.closed:
+            raise SessionLost("the sandbox is closed")
+        if self.lost:
+            raise SessionLost(f"the sandbox has lost its interpreter: {self.lost}")
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise SessionLost("the sandbox is closed")
+
+    def kill(self) -> None:
+        """End the whole sandbox at once."""
+        if self.watch is not None:
+            with contextlib.suppress(ProcessLookupError, OSError):
+                signal.pidfd_send_signal(self.watch, signal.SIGKILL)
+
+    def disown(self) -> None:
+        """In a forked child of the owner: let go of the descriptors, and leave the sandbox alone."""
+        self.closed = True
+        for channel in (self.control, self.far_control, self.data, self.far_data):
+            channel.close()
+
+    def release(self) -> None:
+        """Give back everything, once the processes are gone."""
+        self.closed = True
+        for channel in (self.control, self.far_control, self.data, self.far_data):
+            channel.close()
+        for descriptor in [*self.doors, *([self.watch] if self.watch is not None else [])]:
+            os.close(descriptor)
+        self.doors, self.watch = [], None
+        if self.group is not None:
+            self.group.remove()
+        if self.home is not None:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _ids_by_namespace(process: int) -> list[int]:
+    """The ids of a process, from our own pid namespace down to its own; empty when it has gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return [int(word) for word in line.split()[1:]]
+    return []
+
+
+def new_identifier() -> str:
+    """A name for a request that code running before it could not guess."""
+    return secrets.token_hex(8)
+
+
+def _processes_of_user(user: int) -> int:
+    """How many processes the user has: without a user namespace they all count against its limit."""
+    count = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                count += entry.stat().st_uid == user
+    return count

@@ -1,0 +1,180 @@
+"""The life of a sandbox as flows: opening, waiting for what its init says, closing."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from envtorch.errors import EnvironmentFailed, OutOfResources
+
+from . import protocol
+from .core import Core
+from .driver import Block, Flow, Wait
+from .policy import Policy
+from .zygotes import zygote_for
+
+__all__ = ["await_event", "await_ready", "close", "open_sandbox", "order", "place_in_zygote"]
+
+_OPEN_TIMEOUT_S = 60.0
+_CLOSE_TIMEOUT_S = 2.0
+_ATTEMPTS = 5
+_ORDER_TIMEOUT_S = 10.0
+_OUT_OF = {12: "memory", 28: "disk", 11: "processes", 24: "descriptors", 122: "disk"}
+
+
+class ZygoteLost(Exception):
+    """The zygote went away before the sandbox was ready."""
+
+
+def open_sandbox(policy: Policy, *, home: int | None = None) -> Flow[Core]:
+    """A sandbox with a fresh interpreter; its files are a copy of those below `home`, if given."""
+    for left in reversed(range(_ATTEMPTS)):
+        core = yield from place_in_zygote(policy)
+        try:
+            core.zygote.spawn(core.config(adopts=False), [core.far_control.fileno(), *_given(home)])
+            yield from await_ready(core)
+            core.tell({"op": "start"}, [core.far_data.fileno()])
+            core.far_data.close()
+            return core
+        except (ZygoteLost, BrokenPipeError, ConnectionError):
+            yield from close(core)
+            if not left:
+                raise EnvironmentFailed(
+                    f"{_ATTEMPTS} zygotes died while they were starting a sandbox"
+                ) from None
+        except BaseException:
+            yield from close(core)
+            raise
+    raise AssertionError("unreachable")
+
+
+def _given(descriptor: int | None) -> list[int]:
+    return [] if descriptor is None else [descriptor]
+
+
+def place_in_zygote(policy: Policy) -> Flow[Core]:
+    """A core beside a living zygote; nothing has been asked of it yet."""
+    zygote = yield Block(lambda: zygote_for(policy))
+    return Core.new(policy, zygote)
+
+
+def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
+    """Wait until the init has built its walls, put it under its limits, and refuse it if it is too weak."""
+    if not adopts:
+        core.far_control.close()
+    deadline = time.monotonic() + _OPEN_TIMEOUT_S
+    missing = {"born", "ready"}
+    while missing:
+        events = core.events()
+        if events is None:
+            raise ZygoteLost
+        for said, descriptors in events:
+            if said.event == "failed":
+                raise _explain(said)
+            if said.event == "born":
+                (core.watch,) = descriptors
+                _join_group(
+                    core, later=adopts
+                )  # now, while the init is busy building: the kernel takes its time over it
+            elif said.event == "ready":
+                core.layers |= said.layers
+                core.doors = descriptors
+            missing.discard(said.event)
+        if missing and not events:
+            ready = yield Wait([core.control.fileno()], deadline=deadline)
+            if not ready and time.monotonic() >= deadline:
+                raise EnvironmentFailed(f"the sandbox was not ready after {_OPEN_TIMEOUT_S:g} s")
+    core.refuse_if_weak()
+
+
+def _join_group(core: Core, *, later: bool) -> None:
+    try:
+        core.join_group(later=later)
+    except OSError as error:
+        raise ZygoteLost from error  # the init ended before it could be put into its group
+
+
+def _explain(said: protocol.Control) -> EnvironmentFailed | OutOfResources:
+    if said.message.startswith("[Errno 28] unshare"):
+        return OutOfResources(
+            "the kernel makes no more namespaces: there are too many, or forks of forks too deep"
+        )
+    if said.errno in _OUT_OF:
+        return OutOfResources(f"a sandbox ran out of {_OUT_OF[said.errno]} while it was made: {said.message}")
+    return EnvironmentFailed(f"a sandbox could not be made: {said.message}")
+
+
+def await_event(
+    core: Core, event: str, *, job: str = "", timeout_s: float
+) -> Flow[tuple[bool, Sequence[int]]]:
+    """Wait for one event of the init. Answers whether it came, and the descriptors that came with it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if event == "exited" and job in core.exits:
+            return True, ()
+        events = core.events()
+        if events is None or (not events and core.is_gone()):
+            return False, ()
+        found: Sequence[int] | None = None
+        for said, descriptors in events:
+            if said.event == event and said.job == job:
+                found = descriptors
+            else:
+                _close_all(descriptors)
+        if found is not None:
+            return True, found
+        if time.monotonic() >= deadline:
+            return False, ()
+        if not events:
+            yield Wait([core.control.fileno(), *core.watched()], deadline=deadline)
+
+
+def order(core: Core, operation: str, event: str) -> Flow[bool]:
+    """Have the init do something, and wait until it says that it has. False when it is gone."""
+    core.tell({"op": operation})
+    came, _ = yield from await_event(core, event, timeout_s=_ORDER_TIMEOUT_S)
+    return came
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def close(core: Core) -> Flow[None]:
+    """End the sandbox and everything in it. Its forks live on, and so does its bare init, until the last
+    of them is closed; nothing is left behind then."""
+    if core.closed:
+        return
+    if core.owner != os.getpid():
+        core.disown()
+        return
+    core.closed = True
+    if core.offspring:
+        yield from order(core, "retire", "retired")
+        core.data.close()
+        return
+    ended: Core | None = core
+    while ended is not None:
+        yield from _end(ended)
+        ended = ended.parent
+        if ended is not None:
+            ended.offspring -= 1
+            if not ended.closed or ended.offspring:
+                return
+
+
+def _end(core: Core) -> Flow[None]:
+    with contextlib.suppress(OSError):
+        core.control.shutdown(socket.SHUT_RDWR)  # the init takes this as its end, whoever else has a copy
+    for channel in (core.far_control, core.far_data, core.data):
+        channel.close()
+    if core.watch is not None:
+        ready = yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+        if not ready:
+            core.kill()
+            yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+    if core.moves:
+        yield Block(core.settle)
+    core.release()

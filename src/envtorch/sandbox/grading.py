@@ -1,0 +1,115 @@
+"""Judging a frozen copy of a sandbox, where the agent has nothing left to tamper with.
+
+The copy is taken first: the agent's processes and threads are not in it, and nothing that happens in the
+agent's sandbox afterwards reaches it. A checker comes in one of two forms.
+
+* A function of the owner's gets the frozen copy as a sandbox, and returns its verdict. It runs in the
+  owner's process, so its own files and its verdict never enter a sandbox at all.
+* A script, as text, runs in a sandbox of its own in which no code of the agent's has ever run. It reaches
+  the frozen copy through the object `submission` (`read_file`, `list_files`, `run`, `exec`), whose answers
+  are plain data. Its last expression is the verdict, and travels over the socket of that sandbox.
+
+A verdict is a number, a truth value, or a mapping with `score` and, if wanted, `passed`, `why`, `details`.
+Whatever goes wrong on the way, a checker that raises, times out or says something else, scores 0.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .results import Completed, FileInfo, Result, Verdict
+
+__all__ = ["PRELUDE", "judge", "submission_answers"]
+
+PRELUDE = """
+class Submission:
+    \"\"\"The frozen copy of the agent's sandbox.\"\"\"
+
+    def read_file(self, path):
+        import base64
+        answer = _submission_read_file(path)
+        if "error" in answer:
+            raise OSError(answer["error"])
+        return base64.b64decode(answer["data"])
+
+    def list_files(self, path="."):
+        return _submission_list_files(path)
+
+    def run(self, code, timeout_s=10.0):
+        return _submission_run(code, timeout_s)
+
+    def exec(self, command, timeout_s=10.0):
+        return _submission_exec(command, timeout_s)
+
+
+submission = Submission()
+del Submission
+"""
+
+
+def judge(said: Any) -> Verdict:
+    """A verdict out of what a checker said; what cannot be understood scores 0."""
+    if isinstance(said, Verdict):
+        return said
+    fields = dict(said) if isinstance(said, Mapping) else {"score": said}
+    unknown = set(fields) - {"score", "passed", "why", "details"}
+    score = fields.get("score")
+    if unknown or isinstance(score, str) or not isinstance(score, int | float) or not math.isfinite(score):
+        return failed(f"the checker's verdict cannot be understood: {str(said)[:200]}")
+    passed = fields.get("passed", score > 0)
+    return Verdict(
+        score=float(score), passed=bool(passed), why=str(fields.get("why", "")), details=fields.get("details")
+    )
+
+
+def judge_result(result: Result) -> Verdict:
+    """A verdict out of the run of a checker script."""
+    if not result.ok:
+        why = result.exception.traceback if result.exception is not None else result.outcome.value
+        return failed(f"the checker did not finish: {why}")
+    if result.value_json is None:
+        return failed("the checker's last line is no expression with a plain value")
+    return judge(result.json())
+
+
+def failed(why: str) -> Verdict:
+    return Verdict(score=0.0, passed=False, why=why)
+
+
+def submission_answers(
+    read_file: Callable[[str], bytes],
+    list_files: Callable[[str], list[FileInfo]],
+    run: Callable[[str, float], Result],
+    execute: Callable[[list[str], float], Completed],
+) -> dict[str, Callable[..., Any]]:
+    """What a checker script may ask of the frozen copy, as functions with plain answers."""
+
+    def answer_read(path: str) -> dict[str, str]:
+        try:
+            return {"data": base64.b64encode(read_file(path)).decode()}
+        except (OSError, OverflowError) as error:
+            return {"error": str(error)}
+
+    def answer_list(path: str) -> list[dict[str, Any]]:
+        return [{"path": entry.path, "size": entry.size, "kind": entry.kind} for entry in list_files(path)]
+
+    def answer_run(code: str, timeout_s: float) -> dict[str, Any]:
+        done = run(code, timeout_s)
+        return {
+            "outcome": done.outcome.value,
+            "stdout": done.stdout,
+            "stderr": done.stderr,
+            "value": done.value_json,
+        }
+
+    def answer_exec(command: list[str], timeout_s: float) -> dict[str, Any]:
+        done = execute(command, timeout_s)
+        texts = {
+            "stdout": done.stdout.decode(errors="replace"),
+            "stderr": done.stderr.decode(errors="replace"),
+        }
+        return {"outcome": done.outcome.value, "exit_status": done.exit_status, **texts}
+
+    answers = (answer_read, answer_list, answer_run, answer_exec)
+    return dict(zip(("read_file", "list_files", "run", "exec"), answers, strict=True))

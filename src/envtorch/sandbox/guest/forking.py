@@ -1,0 +1,134 @@
+"""Forking the live interpreter into the namespaces of a new sandbox.
+
+The new sandbox's namespaces, tmpfs and init are made by the zygote beforehand, and descriptors of the
+namespaces arrive here. `setns` into a user namespace that is a child of our own and belongs to our user
+needs no capability; inside it we have them all, for the moment it takes to enter the other five and to
+drop every one again. The seccomp filter stays on throughout.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import socket
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import kernel
+
+_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ")
+_LARGEST_COPY = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A descriptor of the agent's that must not stay shared with the parent."""
+
+    number: int
+    path: str | None
+    flags: int
+    offset: int
+
+
+def fork(descriptors: Sequence[int], workspace: str) -> socket.socket | None:
+    """None in the parent; in the new sandbox, its socket to the owner.
+
+    `descriptors` are that socket, then the doors: one per namespace, in the order of `NAMESPACES`.
+    """
+    channel, *doors = descriptors
+    if len(doors) != len(kernel.NAMESPACES):
+        raise OSError(22, "a fork needs a door to each namespace")
+    files = _shared_files(skip=set(descriptors), home=os.path.dirname(workspace))
+    folder = os.getcwd()
+    chance = sys.modules.get("random")
+    state = chance.getstate() if chance is not None else None
+    passage = os.fork()
+    if passage:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(passage, 0)[1])
+        except ChildProcessError:
+            return (
+                None  # the agent has its children reaped by the kernel: the owner will see what became of it
+            )
+        if code:
+            raise OSError(code, f"the fork could not enter its namespaces: {os.strerror(max(0, code))}")
+        return None
+    try:
+        _pass(doors)
+    except OSError as error:
+        os._exit(error.errno or 1)
+    for door in doors:
+        os.close(door)
+    kernel.drop_capabilities()
+    os.setsid()  # kill(0, ...) must not reach the process group of the parent
+    if chance is not None:
+        chance.setstate(state)  # the module reseeds itself in every child: an exact copy must not
+    _enter_folder(folder, workspace)
+    for file in files:
+        _detach(file)
+    _privatise_mappings()
+    return socket.socket(fileno=channel)
+
+
+def _pass(doors: Sequence[int]) -> None:
+    """Through the doors; what returns is a process of the new pid namespace."""
+    for door, flag in zip(doors, kernel.NAMESPACES.values(), strict=True):
+        kernel.setns(door, flag)
+    if os.fork():
+        os._exit(0)  # a pid namespace holds only the children of whoever entered it
+
+
+def _enter_folder(folder: str, workspace: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError:
+        os.chdir(workspace)
+
+
+def _shared_files(skip: set[int], home: str) -> list[OpenFile]:
+    """Descriptors to detach after the fork: files of the workspace, pipes and sockets."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        if number in skip or number < 3:
+            continue
+        with contextlib.suppress(OSError):
+            mode = os.fstat(number).st_mode
+            path = os.readlink(f"/proc/self/fd/{name}")
+            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+                found.append(OpenFile(number, None, os.O_RDWR, 0))
+            elif path.startswith(f"{home}/"):
+                offset = os.lseek(number, 0, os.SEEK_CUR) if stat.S_ISREG(mode) else 0
+                found.append(OpenFile(number, path, fcntl.fcntl(number, fcntl.F_GETFL), offset))
+    return found
+
+
+def _detach(file: OpenFile) -> None:
+    """Make the descriptor one of the new sandbox: the same file of its own workspace, or a dead end."""
+    inheritable = os.get_inheritable(file.number)
+    try:
+        kept = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY
+        opened = os.open(file.path or "/dev/null", file.flags & kept)
+    except OSError:
+        opened = os.open("/dev/null", os.O_RDWR)  # unlinked since, or never in the copy
+    if file.offset:
+        with contextlib.suppress(OSError):
+            os.lseek(opened, file.offset, os.SEEK_SET)
+    os.dup2(opened, file.number, inheritable)
+    os.close(opened)
+
+
+def _privatise_mappings() -> None:
+    """Turn shared memory into private memory: a fork would go on sharing it with its parent."""
+    with open("/proc/self/maps", "rb") as file:
+        mappings = [found for line in file if (found := _MAPPING.match(line))]
+    for found in mappings:
+        start, end = int(found[1], 16), int(found[2], 16)
+        protection = (found[3] == b"r") | (found[4] == b"w") << 1 | (found[5] == b"x") << 2
+        if found[3] == b"r" and end - start <= _LARGEST_COPY:
+            kernel.private_copy(start, ctypes.string_at(start, end - start), protection)

@@ -1,0 +1,289 @@
+"""The live interpreter: runs the agent's code, keeps its state, answers on the sandbox's one socket.
+
+The agent shares this process and may break anything in it. That is why nothing here is trusted by the
+owner: limits, deadlines and isolation are kept by the kernel and by the init, never by this file.
+"""
+
+import ast
+import builtins
+import contextlib
+import errno
+import gc
+import io
+import json
+import linecache
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import forking
+from .capture import DISK_ERRORS, Capture, Output
+from .wire import Frames
+
+_OWN_FILES = (__file__, forking.__file__)
+_REPR_LIMIT = 64 * 1024
+
+
+class Interpreter:
+    """The agent's namespace and the conversation about it."""
+
+    def __init__(self, frames: Frames, workspace: str, capture: Capture) -> None:
+        self._frames = frames
+        self._workspace = workspace
+        self._capture = capture
+        self._process = os.getpid()
+        self._runs = 0
+        self._calls = 0
+        self._current = ""
+        self._listening = False
+        self._interrupted = False
+        module = types.ModuleType("__main__")
+        module.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = module
+        self._names = module.__dict__
+        self._given = set(self._names)
+
+    def serve(self) -> None:
+        """Answer requests until the owner goes away."""
+        while True:
+            request = self._frames.receive()
+            handler: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = {
+                "run": self._run,
+                "variables": self._variables,
+                "fork": self._fork,
+            }[request["type"]]
+            answer = handler(request)
+            if os.getpid() != self._process:
+                os._exit(0)  # a child the agent forked fell out of its code: it must not speak for us
+            if answer is not None:
+                self._frames.send(answer)
+
+    # ---- running code ----
+
+    def _run(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._current = request["id"]
+        for name in request["functions"]:
+            if name not in self._names:
+                self._names[name] = self._proxy(name)
+                self._given.add(name)
+        self._runs += 1
+        self._interrupted = False
+        self._capture.begin()
+        began, cpu = time.perf_counter(), _cpu_time()
+        report = self._attempt(request["code"], f"<run {self._runs}>")
+        if os.getpid() != self._process:
+            with contextlib.suppress(BaseException):
+                sys.stdout.flush()
+            os._exit(0)
+        return {
+            "type": "result",
+            "id": request["id"],
+            **report,
+            **self._capture.end(),
+            "duration_s": time.perf_counter() - began,
+            "cpu_s": _cpu_time() - cpu,
+            "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+
+    def _attempt(self, code: str, filename: str) -> dict[str, Any]:
+        report: dict[str, Any] = {
+            "outcome": "ok",
+            "exit_status": 0,
+            "value": None,
+            "json": None,
+            "exception": None,
+        }
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        try:
+            try:
+                self._listening = True
+                value = _execute(code, filename, self._names)
+                if value is not None:
+                    self._names["_"] = value
+                    report["value"], report["json"] = _describe(value)
+            finally:
+                self._listening = False
+        except SystemExit as stop:
+            report["exit_status"] = _exit_status(stop)
+            report["outcome"] = "ok" if report["exit_status"] == 0 else "error"
+            if report["exit_status"]:
+                report["exception"] = _explain(stop)
+        except BaseException as error:
+            report |= {"outcome": _classify(error), "exit_status": 1, "exception": _explain(error)}
+        return report
+
+    def _on_interrupt(self, *_: object) -> None:
+        self._interrupted = True
+        if self._listening:
+            raise KeyboardInterrupt("interrupted by the owner")
+
+    # ---- looking around ----
+
+    def _variables(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = {}
+        for name, value in list(self._names.items()):
+            if name.startswith("_") or name in self._given or isinstance(value, types.ModuleType):
+                continue
+            found[name] = {"type": type(value).__name__, "repr": _short_repr(value, 200)}
+        return {"type": "variables", "id": request["id"], "variables": found}
+
+    # ---- calling the owner ----
+
+    def _proxy(self, name: str) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self._call(name, args, kwargs)
+
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = f"Ask the owner of the sandbox to run `{name}`."
+        return function
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if os.getpid() != self._process:
+            raise RuntimeError(f"{name} can be called from the interpreter only, not from a child process")
+        self._calls += 1
+        message = {"type": "call", "id": self._current, "call": self._calls, "name": name}
+        self._listening = False  # an interrupt in the middle of a frame would tear it
+        try:
+            self._frames.send({**message, "args": list(args), "kwargs": kwargs})
+            reply = self._frames.receive()
+        finally:
+            self._listening = True
+        if self._interrupted:
+            raise KeyboardInterrupt("interrupted by the owner")
+        if reply.get("error") is not None:
+            raise RuntimeError(reply["error"])
+        return reply["value"]
+
+    # ---- forking ----
+
+    def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        descriptors = self._frames.descriptors
+        self._frames.descriptors = []
+        try:
+            born = forking.fork(descriptors, self._workspace)
+        except OSError as error:
+            return {"type": "forked", "id": request["id"], "error": str(error)}
+        if born is None:
+            return {"type": "forked", "id": request["id"], "error": None}
+        self._frames = Frames(born)
+        self._process = os.getpid()
+        self._capture.open()
+        return {"type": "hello", "id": request["id"], "pid": self._process}
+
+
+def main(channel: socket.socket, workspace: str, output: str, output_limit: int) -> None:
+    """Be the interpreter of one sandbox until its owner goes away."""
+    os.chdir(workspace)
+    os.environ["PWD"] = workspace
+    sys.path.insert(0, "")
+    sys.argv = [""]
+    gc.enable()
+    interpreter = Interpreter(Frames(channel), workspace, Capture(output, output_limit))
+    with contextlib.suppress(EOFError, OSError):
+        interpreter.serve()
+    os._exit(0)
+
+
+def rehearse() -> None:
+    """Do once, in the zygote, what every sandbox does first: what this makes is then shared by them all."""
+    near, far = socket.socketpair()
+    with near, far, open(os.devnull, "wb") as nowhere:
+        here, there = Frames(near), Frames(far)
+        text = io.TextIOWrapper(io.BufferedWriter(Output(nowhere.fileno(), 64)), encoding="utf-8")
+        for code in ("x = 1", "x + 1", "print(x)", "1 / 0"):
+            here.send({"type": "run", "id": "0", "code": code, "functions": []})
+            report: dict[str, Any] = {"value": None, "duration_s": 0.1, "cpu_s": _cpu_time()}
+            with contextlib.redirect_stdout(text):
+                try:
+                    report["value"] = _describe(_execute(there.receive()["code"], "<rehearsal>", {"x": 1}))
+                except ZeroDivisionError as error:
+                    report["exception"] = _explain(error)
+            there.send(report)
+            here.receive()
+        text.flush()
+
+
+def _execute(code: str, filename: str, names: dict[str, Any]) -> Any:
+    """Run `code`; the value is that of its last line, when that is an expression."""
+    tree = ast.parse(code, filename)
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+    exec(compile(tree, filename, "exec"), names)  # noqa: S102
+    if last is None:
+        return None
+    return eval(compile(last, filename, "eval"), names)  # noqa: S307
+
+
+def _describe(value: Any) -> tuple[str, str | None]:
+    """The value as `repr` shows it, and as JSON where it has such a form."""
+    text = _short_repr(value, _REPR_LIMIT)
+    try:
+        plain = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return text, None
+    return text, plain if len(plain) <= _REPR_LIMIT else None
+
+
+def _short_repr(value: Any, limit: int) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__}: repr failed with {type(error).__name__}>"
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _explain(error: BaseException) -> dict[str, str]:
+    """The exception and how it came about, with no frame of ours in it."""
+    try:
+        story = traceback.TracebackException.from_exception(error)
+        _leave_out_own_frames(story, depth=0)
+        text, message = "".join(story.format()), str(error)
+    except BaseException:
+        text = message = "the exception could not be shown"
+    return {"type": type(error).__name__, "message": message[:_REPR_LIMIT], "traceback": text[-_REPR_LIMIT:]}
+
+
+def _leave_out_own_frames(story: traceback.TracebackException | None, depth: int) -> None:
+    if story is None or depth > 20:
+        return
+    kept = [frame for frame in story.stack if frame.filename not in _OWN_FILES]
+    if kept and kept[0].filename == ast.__file__:
+        kept = []  # the parser's own frames say nothing about the agent's line
+    story.stack = traceback.StackSummary.from_list(kept)
+    for earlier in (story.__cause__, story.__context__):
+        _leave_out_own_frames(earlier, depth + 1)
+
+
+def _classify(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        return "out of disk"
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return "out of memory"
+    if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN and error.filename is None:
+        return "out of processes"
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return "out of processes"
+    return "error"
+
+
+def _exit_status(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    return stop.code & 0xFF if isinstance(stop.code, int) else 1
+
+
+def _cpu_time() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime

@@ -1,0 +1,142 @@
+"""System calls that the standard library of Python 3.11 has no wrapper for.
+
+Called by their libc names wherever libc has them, so that no table of numbers per architecture is
+needed; the few that libc lacks carry the same number on every architecture.
+"""
+
+import ctypes
+import os
+import struct
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+libc.mmap.restype = ctypes.c_void_p
+
+NEW_USER, NEW_PID, NEW_MOUNT = 0x10000000, 0x20000000, 0x00020000
+NEW_NET, NEW_IPC, NEW_UTS = 0x40000000, 0x08000000, 0x04000000
+NAMESPACES = {
+    "user": NEW_USER,
+    "mnt": NEW_MOUNT,
+    "pid": NEW_PID,
+    "net": NEW_NET,
+    "ipc": NEW_IPC,
+    "uts": NEW_UTS,
+}
+"""The file below /proc/self/ns and the flag of each namespace, in the order to enter them."""
+
+READ_ONLY, NO_SETUID, NO_DEVICES, NO_EXEC = 1, 2, 4, 8
+BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 0x40000
+DETACH = 2
+
+_SYS_MOUNT_SETATTR = 442
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
+_PR_CAPBSET_DROP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 24, 36, 38
+_SECCOMP_MODE_FILTER = 2
+
+
+def check(result: int, what: str) -> int:
+    """`result`, or the `OSError` that errno names."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
+    arguments = [text.encode() if text is not None else None for text in (source, target, kind)]
+    options = data.encode() if data is not None else None
+    check(libc.mount(*arguments, ctypes.c_ulong(flags), options), f"mount {kind or source} on {target}")
+
+
+def make_read_only(target: str) -> None:
+    """Make the mount at `target` and all below it read-only and free of set-user-id."""
+    attributes = struct.pack("QQQQ", READ_ONLY | NO_SETUID, 0, 0, 0)
+    recursive = ctypes.c_uint(0x8000)
+    result = libc.syscall(_SYS_MOUNT_SETATTR, -100, target.encode(), recursive, attributes, len(attributes))
+    check(result, f"mount_setattr {target}")
+
+
+def pivot_root(new_root: str) -> None:
+    """Make `new_root` the root of this mount namespace and let go of the old one."""
+    os.chdir(new_root)
+    check(libc.pivot_root(b".", b"."), "pivot_root")
+    check(libc.umount2(b".", DETACH), "umount of the old root")
+    os.chdir("/")
+
+
+def unshare(flags: int) -> None:
+    check(libc.unshare(flags), "unshare")
+
+
+def setns(descriptor: int, flag: int) -> None:
+    check(libc.setns(descriptor, flag), "setns")
+
+
+def set_hostname(name: str) -> None:
+    check(libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def set_parent_death_signal(number: int) -> None:
+    check(libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """A process that is not dumpable cannot be traced, nor its /proc entries read, by its own uid."""
+    check(libc.prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "PR_SET_DUMPABLE")
+
+
+def become_subreaper() -> None:
+    check(libc.prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+
+
+def forbid_new_privileges() -> None:
+    check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+
+
+def drop_capabilities() -> None:
+    """Empty every capability set, the bounding set too where that is allowed."""
+    for capability in range(64):
+        libc.prctl(
+            _PR_CAPBSET_DROP, capability, 0, 0, 0
+        )  # refused without CAP_SETPCAP: then it is empty anyway
+    header = struct.pack("Ii", 0x20080522, 0)
+    check(libc.capset(header, bytes(24)), "capset")
+
+
+def load_seccomp(program: bytes) -> None:
+    """Install the BPF program; it holds for this process and all its children, for good."""
+    code = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    check(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "seccomp")
+
+
+def landlock_version() -> int:
+    """The Landlock ABI of this kernel, 0 when it has none or it is switched off."""
+    return max(0, int(libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, 1)))
+
+
+def landlock_create(attributes: bytes) -> int:
+    ruleset = libc.syscall(_SYS_LANDLOCK_CREATE, attributes, len(attributes), 0)
+    return check(int(ruleset), "landlock_create_ruleset")
+
+
+def landlock_add(ruleset: int, rights: int, descriptor: int) -> None:
+    rule = struct.pack("=Qi", rights, descriptor)
+    check(libc.syscall(_SYS_LANDLOCK_ADD, ruleset, 1, rule, 0), "landlock_add_rule")
+
+
+def landlock_restrict(ruleset: int) -> None:
+    check(libc.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+
+
+def private_copy(address: int, data: bytes, protection: int) -> None:
+    """Replace the mapping at `address` by private memory holding `data`."""
+    private_fixed_anonymous = 0x02 | 0x10 | 0x20
+    size = len(data)
+    place = ctypes.c_void_p(address)
+    got = libc.mmap(place, ctypes.c_size_t(size), 3, private_fixed_anonymous, -1, ctypes.c_long(0))
+    if got != address:
+        raise OSError(ctypes.get_errno(), "mmap of a private copy")
+    ctypes.memmove(address, data, size)
+    check(libc.mprotect(place, ctypes.c_size_t(size), protection), "mprotect")

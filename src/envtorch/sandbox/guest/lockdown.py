@@ -1,0 +1,116 @@
+"""What a process of the sandbox gives up, in the order in which it can be given up."""
+
+import os
+import resource
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from . import kernel
+
+ON = "on"
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
+_REFER, _TRUNCATE, _DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_DIRECTORY
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one process of the sandbox, set as rlimits."""
+
+    memory: int
+    processes: int
+    files: int
+    disk: int
+
+
+@dataclass(slots=True)
+class Lockdown:
+    """The layers of one sandbox: what is on, what is not and why, and what its children still have to do."""
+
+    limits: Limits
+    layers: dict[str, str] = field(default_factory=dict)
+    ruleset: int | None = None
+
+    def prepare_landlock(self, readable: Sequence[str], writable: Sequence[str]) -> None:
+        """Make the ruleset that every child of the init will put on."""
+        version = kernel.landlock_version()
+        if not version:
+            self.layers["landlock"] = "unavailable: this kernel has no Landlock, or it is switched off"
+            return
+        self.ruleset = _ruleset(version, readable, writable)
+        self.layers["landlock"] = ON
+        enough = (
+            "on" if version >= 6 else f"unavailable: Landlock ABI {version} cannot confine signals, 6 can"
+        )
+        self.layers["landlock signals"] = enough
+
+    def lock_init(self, program: bytes | None, why_no_program: str) -> None:
+        """What the init gives up for itself, and so for every process below it."""
+        kernel.forbid_new_privileges()
+        kernel.drop_capabilities()
+        self.layers |= {"no_new_privs": ON, "capabilities": ON}
+        if program is None:
+            self.layers["seccomp"] = f"unavailable: {why_no_program}"
+            return
+        kernel.load_seccomp(program)
+        self.layers["seccomp"] = ON
+
+    def lock_child(self) -> None:
+        """What a process that runs the agent's code gives up on top of that."""
+        used = _virtual_size()
+        limits = self.limits
+        for kind, value in (
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_NOFILE, limits.files),
+            (resource.RLIMIT_FSIZE, limits.disk),
+            (resource.RLIMIT_NPROC, limits.processes),
+            (resource.RLIMIT_AS, used + limits.memory),
+        ):
+            _, most = resource.getrlimit(kind)
+            value = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(kind, (value, value))
+        if self.ruleset is not None:
+            kernel.landlock_restrict(self.ruleset)
+            os.close(self.ruleset)
+
+
+def _ruleset(version: int, readable: Sequence[str], writable: Sequence[str]) -> int:
+    every = (1 << 13) - 1
+    every |= (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    handled = every | (_DEVICE_CONTROL if version >= 5 else 0)
+    attributes = struct.pack("Q", handled)
+    if version >= 4:
+        attributes += struct.pack("Q", 3)  # TCP bind and connect: no port is granted
+    if version >= 6:
+        attributes += struct.pack("Q", 3)  # abstract sockets and signals: none to outside
+    ruleset = kernel.landlock_create(attributes)
+    on_files = _EXECUTE | _WRITE_FILE | _READ_FILE | (_TRUNCATE if version >= 3 else 0)
+    for paths, rights in ((readable, _READ), (writable, every), (_DEVICES, _READ_FILE | _WRITE_FILE)):
+        for path in paths:
+            _grant(ruleset, path, rights, on_files)
+    return ruleset
+
+
+def _grant(ruleset: int, path: str, rights: int, on_files: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # not there, so there is nothing to grant
+    try:
+        # A rule on a file may carry only rights that mean something for a file.
+        kernel.landlock_add(ruleset, rights if os.path.isdir(path) else rights & on_files, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _virtual_size() -> int:
+    """What is mapped already: the memory limit is counted from here, and libraries are not the agent's."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[0])
+    except OSError:
+        return 512 * 1024 * 1024  # /proc is out of sight: leave room for the interpreter
+    return pages * resource.getpagesize()

@@ -1,0 +1,209 @@
+"""Files and commands as flows: each is a locked-down child of the init, with three pipes to us.
+
+The agent's interpreter takes no part, so these work while its code is broken, and after it has died.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from envtorch.errors import OutOfResources, SessionLost, TimedOut
+
+from .core import Core, new_identifier
+from .driver import Flow, Wait
+from .results import Completed, FileInfo, Outcome
+
+__all__ = ["execute", "list_files", "read_file", "write_file"]
+
+_FAILED = 97
+_CHUNK = 1 << 18
+_LIST_LIMIT = 100_000
+_DISK_FULL = (27, 28, 122)
+_END_TIMEOUT_S = 5.0
+
+
+def execute(
+    core: Core,
+    command: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> Flow[Completed]:
+    """Run a program in the sandbox, with the sandbox's limits."""
+    if not command or not all(isinstance(word, str) and "\0" not in word for word in command):
+        raise ValueError("a command is a sequence of at least one string, none with a NUL in it")
+    what = {"kind": "execute", "command": list(command), "environment": dict(environment or {})}
+    limit = core.policy.timeout_s if timeout_s is None else timeout_s
+    done = yield from _Operation(core, core.policy.output_bytes).perform(what, stdin, limit)
+    if done.exit_status == _FAILED and (error := _reported_error(done.stderr)):
+        return Completed(
+            outcome=Outcome.ERROR, exit_status=127, stdout=b"", stderr=f"{command[0]}: {error}\n".encode()
+        )
+    return done
+
+
+def read_file(core: Core, path: str, *, limit: int) -> Flow[bytes]:
+    """The bytes of a file. Raises `OSError`, or `OverflowError` when there are more than `limit`."""
+    done = yield from _Operation(core, limit).perform(
+        {"kind": "read", "path": path}, b"", core.policy.timeout_s
+    )
+    _raise_error(done, path)
+    if done.truncated:
+        raise OverflowError(f"{path} is larger than {limit} bytes")
+    return done.stdout
+
+
+def write_file(core: Core, path: str, data: bytes) -> Flow[None]:
+    """Make or replace a file, and the folders above it."""
+    done = yield from _Operation(core, 65536).perform(
+        {"kind": "write", "path": path}, data, core.policy.timeout_s
+    )
+    _raise_error(done, path)
+
+
+def list_files(core: Core, path: str) -> Flow[list[FileInfo]]:
+    """What is below a folder, in order."""
+    what = {"kind": "list", "path": path, "limit": _LIST_LIMIT}
+    done = yield from _Operation(core, 64 * 1024 * 1024).perform(what, b"", core.policy.timeout_s)
+    _raise_error(done, path)
+    decoder = msgspec.json.Decoder(FileInfo)
+    with contextlib.suppress(msgspec.DecodeError):
+        return [decoder.decode(line) for line in done.stdout.splitlines()]
+    raise OSError(f"the list of {path} could not be read")
+
+
+def _raise_error(done: Completed, path: str) -> None:
+    if done.outcome is Outcome.TIMED_OUT:
+        raise TimedOut(f"{path} could not be read or written in time")
+    if done.exit_status == 0:
+        return
+    error = _reported_error(done.stderr) if done.exit_status == _FAILED else None
+    if error is None:
+        raise SessionLost(f"the operation on {path} was ended with status {done.exit_status}")
+    if error.errno in _DISK_FULL:
+        raise OutOfResources(f"{path}: {error.strerror}")
+    raise OSError(error.errno, error.strerror, path)
+
+
+def _reported_error(stderr: bytes) -> OSError | None:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        said = json.loads(stderr)
+        return OSError(int(said["errno"]), str(said["message"]))
+    return None
+
+
+class _Operation:
+    """One child of the init, from the pipes that are made for it to the last byte it wrote."""
+
+    def __init__(self, core: Core, limit: int) -> None:
+        self._core = core
+        self._limit = limit
+        self._job = new_identifier()
+        self._collected = {"stdout": bytearray(), "stderr": bytearray()}
+        self._truncated = False
+
+    def perform(self, what: Mapping[str, Any], stdin: bytes, timeout_s: float) -> Flow[Completed]:
+        self._core.require_open()
+        began = time.monotonic()
+        far_in, near_in = os.pipe2(os.O_CLOEXEC)
+        near_out, far_out = os.pipe2(os.O_CLOEXEC)
+        near_err, far_err = os.pipe2(os.O_CLOEXEC)
+        near = [near_in, near_out, near_err]
+        try:
+            for descriptor in near:
+                os.set_blocking(descriptor, False)
+            self._core.tell({"op": "operate", "job": self._job, "what": what}, [far_in, far_out, far_err])
+        finally:
+            for descriptor in (far_in, far_out, far_err):
+                os.close(descriptor)
+        try:
+            timed_out = yield from self._attend(near, stdin, began + timeout_s)
+        finally:
+            for descriptor in near:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        return self._completed(timed_out, time.monotonic() - began)
+
+    def _attend(self, near: list[int], stdin: bytes, deadline: float) -> Flow[bool]:
+        """Feed and drain the pipes until the child has ended. True when it had to be killed for its time."""
+        near_in, near_out, near_err = near
+        readers = {near_out: "stdout", near_err: "stderr"}
+        writing, timed_out = True, False
+        while True:
+            writing = writing and self._feed(near_in, stdin)
+            if writing:
+                stdin = self._left
+            elif near_in in near:
+                os.close(near_in)
+                near.remove(near_in)
+            events = self._core.events()
+            gone = events is None or (not events and self._core.is_gone())
+            for descriptor, name in list(readers.items()):
+                if not self._drain(descriptor, name):
+                    del readers[descriptor]
+            if self._job in self._core.exits:
+                return timed_out
+            if gone:
+                raise SessionLost("the sandbox has ended")
+            if time.monotonic() >= deadline:
+                if timed_out:
+                    raise SessionLost("a command could not be killed")
+                timed_out, deadline = True, time.monotonic() + _END_TIMEOUT_S
+                self._core.signal(signal.SIGKILL, self._job)
+            watched = [self._core.control.fileno(), *self._core.watched()]
+            yield Wait([*watched, *readers], [near_in] if writing else [], deadline)
+
+    _left: bytes = b""
+
+    def _feed(self, descriptor: int, data: bytes) -> bool:
+        """Write what the pipe takes. False when there is nothing left to write, or nobody to read it."""
+        try:
+            while data:
+                data = data[os.write(descriptor, data[:_CHUNK]) :]
+        except BlockingIOError:
+            self._left = data
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _drain(self, descriptor: int, name: str) -> bool:
+        """Read what there is, keep what fits. False at the end of the stream."""
+        kept = self._collected[name]
+        for _ in range(64):  # then look at the deadline again: a flood may never pause
+            try:
+                data = os.read(descriptor, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            room = self._limit - len(kept)
+            self._truncated = self._truncated or len(data) > room
+            kept += data[: max(0, room)]
+        return True
+
+    def _completed(self, timed_out: bool, duration_s: float) -> Completed:
+        ended = self._core.exits.pop(self._job)
+        if ended.message:
+            raise OutOfResources(ended.message)
+        outcome = Outcome.OK if ended.status == 0 else Outcome.ERROR
+        if timed_out:
+            outcome = Outcome.TIMED_OUT
+        elif outcome is Outcome.OK and self._truncated:
+            outcome = Outcome.OUTPUT_TRUNCATED
+        return Completed(
+            outcome=outcome,
+            exit_status=ended.status,
+            stdout=bytes(self._collected["stdout"]),
+            stderr=bytes(self._collected["stderr"]),
+            duration_s=duration_s,
+            cpu_s=ended.cpu_s,
+            truncated=self._truncated,
+        )

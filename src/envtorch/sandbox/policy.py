@@ -1,0 +1,97 @@
+"""What a sandbox may use, see and do: one frozen value."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from envtorch.errors import ConfigurationError
+
+__all__ = ["PROTECTIONS", "Policy"]
+
+MEGABYTE = 1024 * 1024
+
+PROTECTIONS = frozenset(
+    {"network", "filesystem", "processes", "memory", "disk", "syscalls", "privileges", "fork", "limits"}
+)
+"""What `require` may name: what is protected, whichever layers do it on this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The limits of a sandbox, what it can see, and what it refuses to start without."""
+
+    memory_bytes: int = 512 * MEGABYTE
+    """Memory on top of the bare interpreter's."""
+    processes: int = 64
+    """Processes and threads together."""
+    open_files: int = 256
+    disk_bytes: int = 64 * MEGABYTE
+    """Size of the workspace and temporary files together, and of any one file."""
+    timeout_s: float = 30.0
+    """Wall clock of one run, unless the run says otherwise; exposed functions are not counted."""
+    grace_s: float = 1.0
+    """How long interrupted code may take to stop before it is killed, and its state with it."""
+    output_bytes: int = MEGABYTE
+    """How much of each of stdout and stderr is kept."""
+    preload: tuple[str, ...] = ()
+    """Modules imported once, in the zygote, and shared by all sandboxes copy-on-write."""
+    readable: tuple[str, ...] = ()
+    """Absolute host paths the sandbox may read besides the interpreter and its packages."""
+    require: frozenset[str] = frozenset({"network", "filesystem"})
+    """Protections without which the sandbox refuses to start: see `PROTECTIONS`."""
+    namespaces: bool = True
+    """False asks for container grade even where namespaces are allowed."""
+
+    def __post_init__(self) -> None:
+        for name in ("preload", "readable"):
+            object.__setattr__(self, name, _strings(name, getattr(self, name)))
+        object.__setattr__(self, "require", frozenset(_strings("require", self.require)))
+        for name, least in _LEAST.items():
+            _check_number(name, getattr(self, name), least)
+        if unknown := self.require - PROTECTIONS:
+            raise ConfigurationError(
+                f"require names {', '.join(sorted(unknown))}; there are: {', '.join(sorted(PROTECTIONS))}"
+            )
+        for path in self.readable:
+            if not os.path.isabs(path):
+                raise ConfigurationError(f"readable paths must be absolute, and {path!r} is not")
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> Self:
+        """The policy that `options` describes. An option nobody knows is an error."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        if unknown := set(options) - known:
+            raise ConfigurationError(
+                f"a policy has no {', '.join(sorted(map(str, unknown)))}; it has: {', '.join(sorted(known))}"
+            )
+        return cls(**options)
+
+
+_LEAST: Mapping[str, float] = {
+    "memory_bytes": 8 * MEGABYTE,
+    "processes": 1,
+    "open_files": 32,
+    "disk_bytes": 64 * 1024,
+    "timeout_s": 0.001,
+    "grace_s": 0.0,
+    "output_bytes": 1024,
+}
+
+
+def _check_number(name: str, value: Any, least: float) -> None:
+    kinds: tuple[type, ...] = (int, float) if name.endswith("_s") else (int,)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(value, kinds):
+        raise ConfigurationError(f"{name} must be a number, not {value!r}")
+    if not least <= value < float("inf"):
+        raise ConfigurationError(f"{name} must be at least {least:g}, and finite, not {value!r}")
+
+
+def _strings(name: str, values: Any) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigurationError(f"{name} must be a collection of strings, not {values!r}")
+    found = tuple(values)
+    if not all(isinstance(value, str) and value for value in found):
+        raise ConfigurationError(f"{name} must hold strings only, not {found!r}")
+    return found

@@ -1,0 +1,225 @@
+"""Running code as a flow: the conversation with the live interpreter, its deadline and its end."""
+
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from envtorch.errors import TimedOut
+
+from . import protocol
+from .core import INTERPRETER, Core, new_identifier
+from .driver import Ask, Flow, Wait
+from .flows import await_event, order
+from .results import Failure, Outcome, Result, Variable
+
+__all__ = ["lose", "run", "speak", "variables"]
+
+_END_TIMEOUT_S = 5.0
+_SAID_OUTCOMES = {
+    outcome.value: outcome
+    for outcome in (
+        Outcome.OK,
+        Outcome.ERROR,
+        Outcome.OUT_OF_MEMORY,
+        Outcome.OUT_OF_PROCESSES,
+        Outcome.OUT_OF_DISK,
+    )
+}
+"""What an interpreter may say of itself. That it timed out or crashed is for us to say."""
+
+
+def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result]:
+    """Run `code` in the live interpreter. Whatever the code does, this answers with a `Result`."""
+    core.require_interpreter()
+    core.interrupted = False
+    identifier = new_identifier()
+    limit = core.policy.timeout_s if timeout_s is None else timeout_s
+    began = time.monotonic()
+    talk = Talk(core, identifier, began + limit)
+    request = protocol.run_request(identifier, code, sorted(core.functions))
+    said = yield from talk.converse(request, protocol.RunResult)
+    if said is None:
+        status = yield from lose(core, talk.why)
+        outcome = _outcome_of_loss(core, talk)
+        return Result(
+            outcome=outcome,
+            exit_status=status,
+            duration_s=time.monotonic() - began,
+            alive=False,
+            exception=Failure(outcome.name, core.lost, core.lost),
+        )
+    assert isinstance(said, protocol.RunResult)
+    result = _result_of(core, said, timed_out=talk.overdue)
+    if core.ran_out_of_processes() or result.outcome in (Outcome.OUT_OF_PROCESSES, Outcome.TIMED_OUT):
+        # What a fork bomb left behind would eat the time of whoever runs next.
+        yield from order(core, "sweep", "swept")
+    return result
+
+
+def variables(core: Core) -> Flow[dict[str, Variable]]:
+    """The names the agent has defined. Raises `TimedOut` if showing them took too long."""
+    core.require_interpreter()
+    identifier = new_identifier()
+    request = protocol.frame({"type": "variables", "id": identifier})
+    said = yield from speak(core, identifier, request, protocol.Variables, timeout_s=core.policy.timeout_s)
+    assert isinstance(said, protocol.Variables)
+    return {name: Variable(found.type, found.repr) for name, found in said.variables.items()}
+
+
+def speak(
+    core: Core, identifier: str, request: bytes, expected: type[protocol.Message], *, timeout_s: float
+) -> Flow[protocol.Message]:
+    """One request and its answer, outside of a run. An interpreter that cannot give it is ended."""
+    talk = Talk(core, identifier, time.monotonic() + timeout_s)
+    said = yield from talk.converse(request, expected)
+    if said is None:
+        yield from lose(core, talk.why)
+        raise TimedOut(f"the interpreter did not answer: {core.lost}")
+    return said
+
+
+def lose(core: Core, why: str) -> Flow[int]:
+    """End an interpreter that cannot go on. Answers with its exit status."""
+    core.signal(signal.SIGKILL)
+    core.tell({"op": "sweep"})
+    came, _ = yield from await_event(core, "exited", job=INTERPRETER, timeout_s=_END_TIMEOUT_S)
+    core.lost = why
+    if not came:
+        core.kill()
+        core.lost = f"{why}; its init is gone too"
+        return -signal.SIGKILL
+    return core.exits[INTERPRETER].status
+
+
+class Talk:
+    """One exchange with an interpreter that may say anything, or nothing, or end."""
+
+    def __init__(self, core: Core, identifier: str, deadline: float) -> None:
+        self._core = core
+        self._identifier = identifier
+        self._deadline = deadline
+        self._out = b""
+        self.overdue = False
+        self.why = ""
+
+    def converse(self, request: bytes, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
+        """The answer of the expected type; None when there will be none, and `why` says the reason."""
+        self._out = request
+        try:
+            return (yield from self._listen(expected))
+        except protocol.Nonsense as error:
+            self.why = f"it spoke nonsense: {error}"
+            return None
+        except BaseException:
+            # Whoever waited has been cancelled: stop the code, and never send the rest of half a frame.
+            self._core.signal(signal.SIGINT)
+            if self._out:
+                self._core.lost = "a request was cut short"
+            raise
+
+    def _listen(self, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
+        while True:
+            for said in self._core.framer:
+                if said.id != self._identifier:
+                    continue  # left over from an earlier run, or made up
+                if isinstance(said, protocol.Call):
+                    yield from self._answer(said)
+                elif isinstance(said, expected):
+                    return said
+                else:
+                    raise protocol.Nonsense(f"{type(said).__name__} is no answer to this request")
+            if not (yield from self._exchange()):
+                return None
+
+    def _exchange(self) -> Flow[bool]:
+        """Send and receive what can be, or wait for it. False when the talk is over."""
+        core = self._core
+        channel = core.data.fileno()
+        if time.monotonic() >= self._deadline and not self._extend():
+            return False
+        try:
+            if self._out:
+                self._out = self._out[core.data.send(self._out) :]
+            data = core.data.recv(1 << 18)
+        except BlockingIOError:
+            writers = [channel] if self._out else []
+            yield Wait([channel], writers, self._deadline)
+            return True
+        except OSError:
+            data = b""
+        if not data:
+            self.why = "it ended"
+            return False
+        core.framer.feed(data)
+        return True
+
+    def _extend(self) -> bool:
+        """At the deadline: interrupt, and give the code its grace; after that, give up."""
+        if self.overdue:
+            self.why = "it did not stop when it was interrupted at its deadline"
+            return False
+        self.overdue = True
+        self._core.signal(signal.SIGINT)
+        self._deadline = time.monotonic() + self._core.policy.grace_s
+        return True
+
+    def _answer(self, call: protocol.Call) -> Flow[None]:
+        """Call an exposed function. The time it takes is not the agent's."""
+        began = time.monotonic()
+        reply: Mapping[str, Any]
+        function = self._core.functions.get(call.name)
+        if function is None:
+            reply = {
+                "type": "reply",
+                "call": call.call,
+                "error": f"there is no exposed function {call.name!r}",
+            }
+        else:
+            try:
+                value = yield Ask(function, call.args, call.kwargs)
+                reply = {"type": "reply", "call": call.call, "value": value, "error": None}
+                self._out += protocol.frame(reply)
+                self._deadline += time.monotonic() - began
+                return
+            except Exception as error:  # the owner's function failed: the agent learns that, not how
+                reply = {
+                    "type": "reply",
+                    "call": call.call,
+                    "error": f"{call.name} failed: {type(error).__name__}: {error}",
+                }
+        self._out += protocol.frame(reply)
+        self._deadline += time.monotonic() - began
+
+
+def _outcome_of_loss(core: Core, talk: Talk) -> Outcome:
+    if talk.overdue:
+        return Outcome.TIMED_OUT
+    if core.group is not None and core.group.oom_kills():
+        return Outcome.OUT_OF_MEMORY
+    return Outcome.CRASHED
+
+
+def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool) -> Result:
+    outcome = _SAID_OUTCOMES.get(said.outcome, Outcome.ERROR)
+    if timed_out:
+        outcome = Outcome.TIMED_OUT
+    elif core.interrupted and said.exception is not None and said.exception.type == "KeyboardInterrupt":
+        outcome = Outcome.INTERRUPTED
+    elif outcome is Outcome.OK and said.truncated:
+        outcome = Outcome.OUTPUT_TRUNCATED
+    limit = core.policy.output_bytes
+    exception = said.exception
+    return Result(
+        outcome=outcome,
+        stdout=said.stdout[:limit],
+        stderr=said.stderr[:limit],
+        value=said.value,
+        value_json=said.json,
+        exit_status=said.exit_status,
+        exception=Failure(exception.type, exception.message, exception.traceback) if exception else None,
+        duration_s=said.duration_s,
+        cpu_s=said.cpu_s,
+        memory_bytes=said.memory_bytes,
+        truncated=said.truncated,
+    )

@@ -1,0 +1,178 @@
+"""The blocking sandbox."""
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from . import flows, forking, grading, operating, running
+from .core import Core
+from .driver import Flow, T, drive
+from .policy import Policy
+from .report import Report
+from .results import Completed, FileInfo, Result, Variable, Verdict
+
+__all__ = ["Sandbox"]
+
+READ_LIMIT = 64 * 1024 * 1024
+
+
+class Sandbox:
+    """A live Python interpreter behind a kernel boundary.
+
+        with Sandbox(Policy(memory_bytes=256 * 2**20)) as sandbox:
+            sandbox.run("x = 40")
+            assert sandbox.run("x + 2").json() == 42
+
+    State is kept between runs. One call at a time; `interrupt` may come from any thread.
+    """
+
+    def __init__(
+        self, policy: Policy | None = None, *, functions: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
+        self._lock = threading.Lock()
+        self._core = drive(flows.open_sandbox(policy or Policy()))
+        self._core.functions.update(functions or {})
+        self._finalizer = weakref.finalize(self, _abandon, self._core)
+
+    @classmethod
+    def _around(cls, core: Core) -> Self:
+        sandbox = cls.__new__(cls)
+        sandbox._lock = threading.Lock()
+        sandbox._core = core
+        sandbox._finalizer = weakref.finalize(sandbox, _abandon, core)
+        return sandbox
+
+    @property
+    def policy(self) -> Policy:
+        return self._core.policy
+
+    @property
+    def alive(self) -> bool:
+        """Whether the interpreter, and its state, are still there."""
+        return not (self._core.closed or self._core.lost)
+
+    def report(self) -> Report:
+        """What protects this sandbox, layer by layer."""
+        return self._core.report()
+
+    def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """Run Python code; the outcome is in the result, whatever the code did.
+
+        Raises `SessionLost` only when an earlier run has already cost the interpreter its life.
+        """
+        return self._drive(running.run(self._core, code, timeout_s=timeout_s))
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Completed:
+        """Run a program in the workspace, under the same walls and limits."""
+        options = {"stdin": stdin, "environment": environment, "timeout_s": timeout_s}
+        return self._drive(operating.execute(self._core, command, **options))  # type: ignore[arg-type]
+
+    def write_file(self, path: str, data: bytes | str) -> None:
+        """Make or replace a file; a relative path is one of the workspace."""
+        self._drive(operating.write_file(self._core, path, data.encode() if isinstance(data, str) else data))
+
+    def read_file(self, path: str, *, limit: int = READ_LIMIT) -> bytes:
+        """The bytes of a file. Raises `OSError`, or `OverflowError` when there are more than `limit`."""
+        return self._drive(operating.read_file(self._core, path, limit=limit))
+
+    def list_files(self, path: str = ".") -> list[FileInfo]:
+        """Everything below a folder."""
+        return self._drive(operating.list_files(self._core, path))
+
+    def variables(self) -> dict[str, Variable]:
+        """The names the agent has defined, and what they hold."""
+        return self._drive(running.variables(self._core))
+
+    def expose(self, name: str, function: Callable[..., Any]) -> None:
+        """Make a function of the owner's callable from inside, as `name`, with JSON arguments and result."""
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is no name for a function")
+        self._core.functions[name] = function
+
+    def interrupt(self) -> None:
+        """Stop the code that runs now, as Ctrl-C would; its state is kept."""
+        self._core.interrupted = True
+        self._core.signal(2)
+
+    def fork(self, count: int = 1) -> list["Sandbox"]:
+        """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life."""
+        return [Sandbox._around(core) for core in self._drive(forking.fork(self._core, count))]
+
+    def copy(self) -> "Sandbox":
+        """A sandbox with a fresh interpreter and a copy of our files."""
+        return Sandbox._around(self._drive(forking.copy_files(self._core)))
+
+    def grade(
+        self,
+        checker: "Callable[[Sandbox], Any] | str",
+        *,
+        files: Mapping[str, bytes | str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Verdict:
+        """Judge a frozen copy of this sandbox; see `envtorch.sandbox.grading` for what a checker is.
+
+        The copy is a fork where forks can be made, so that `run` finds the agent's variables; elsewhere, or
+        when the interpreter is gone, it has the files only. Every process of this sandbox is stopped
+        meanwhile, so it cannot be used from within the checker. `files` are the checker's own.
+        """
+        frozen = Sandbox._around(self._drive(forking.freeze(self._core)))
+        try:
+            with frozen:
+                if callable(checker):
+                    return grading.judge(checker(frozen))
+                with Sandbox(self.policy) as bench:
+                    return _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
+        finally:
+            self._drive(forking.thaw(self._core))
+
+    def close(self) -> None:
+        """End everything in the sandbox. Its forks live on."""
+        self._finalizer.detach()
+        self._drive(flows.close(self._core))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _drive(self, flow: Flow[T]) -> T:
+        with self._lock:
+            return drive(flow)
+
+
+def _abandon(core: Core) -> None:
+    """Close a sandbox that nobody holds any more."""
+    drive(flows.close(core))
+
+
+def _grade_by_script(
+    frozen: Sandbox,
+    bench: Sandbox,
+    script: str,
+    files: Mapping[str, bytes | str],
+    timeout_s: float | None,
+) -> Verdict:
+    answers = grading.submission_answers(
+        frozen.read_file,
+        frozen.list_files,
+        lambda code, limit: frozen.run(code, timeout_s=limit),
+        lambda command, limit: frozen.exec(command, timeout_s=limit),
+    )
+    for name, answer in answers.items():
+        bench.expose(f"_submission_{name}", answer)
+    for path, data in files.items():
+        bench.write_file(path, data)
+    bench.run(grading.PRELUDE)
+    return grading.judge_result(bench.run(script, timeout_s=timeout_s))

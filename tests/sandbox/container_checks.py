@@ -1,0 +1,66 @@
+"""What container grade promises beside containment, checked in this process; prints `ok` at the end.
+
+python -m tests.sandbox.container_checks
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from envtorch.errors import ConfigurationError
+from envtorch.sandbox import Outcome, Policy, Sandbox
+
+OWNER = """
+import os, sys, time
+from envtorch.sandbox import Policy, Sandbox, zygotes
+sandbox = Sandbox(Policy(namespaces=False))
+sandbox.run("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time\\n    time.sleep(1000)")
+print(zygotes.estate().folder, sandbox._core.host_process(), flush=True)
+sys.stdin.read()
+"""
+
+
+def _check_that_nothing_is_left_of_a_killed_owner() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        folder, init = owner.stdout.readline().decode().split()
+        assert os.path.isdir(folder)
+        owner.kill()
+    end = time.monotonic() + 20
+    while os.path.exists(folder) or os.path.exists(f"/proc/{init}"):
+        assert time.monotonic() < end, (os.path.exists(folder), os.path.exists(f"/proc/{init}"))
+        time.sleep(0.02)
+
+
+def main() -> None:
+    policy = Policy(namespaces=False, timeout_s=20)
+    with Sandbox(policy) as sandbox:
+        report = sandbox.report()
+        assert report.grade == "container"
+        assert report.layers["user namespace"] == "unavailable: switched off by the policy"
+        assert report.layers["seccomp"] == report.layers["landlock"] == "on"
+        assert sandbox.run("import xml.dom.minidom, subprocess, sys\nx = 41\nx + 1").json() == 42
+        assert sandbox.run("open('f', 'w').write('kept')\nx").json() == 41
+        code = "subprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True, text=True).stdout"
+        assert sandbox.run(code).json() == "1\n"
+        assert sandbox.read_file("f") == b"kept"
+        assert sandbox.run("import os; os.getuid()").json() != 0
+        for attempt in (sandbox.fork, lambda: Sandbox(Policy(namespaces=False, require=frozenset({"fork"})))):
+            with pytest.raises(ConfigurationError, match="switched off by the policy"):
+                attempt()
+        assert sandbox.grade("float(submission.read_file('f') == b'kept')").score == 1.0
+        assert sandbox.run("while True: pass", timeout_s=0.3).outcome is Outcome.TIMED_OUT
+        sandbox.run("if os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(1000)")
+        home = sandbox.run("os.path.dirname(os.getcwd())").json()
+    assert not os.path.exists(home)
+    _check_that_nothing_is_left_of_a_killed_owner()
+    print("ok")
+
+
+if __name__ == "__main__":
+    main()

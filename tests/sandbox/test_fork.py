@@ -1,0 +1,218 @@
+"""Forks: exact copies at a run boundary, then worlds of their own."""
+
+import threading
+
+import pytest
+
+from envtorch.errors import OutOfResources, SessionLost
+from envtorch.sandbox import Outcome, Sandbox
+
+STATE = """
+import hashlib, os, pickle, random
+def fingerprint():
+    files = {}
+    for top, folders, names in sorted(os.walk('.')):
+        for name in sorted(names):
+            path = os.path.join(top, name)
+            files[path] = (open(path, 'rb').read(), os.stat(path).st_mode)
+    return hashlib.sha256(pickle.dumps((data, random.getstate(), sorted(files.items())))).hexdigest()
+random.seed(7)
+data = {i: str(i) * 5 for i in range(20000)}
+os.makedirs('folder/deeper')
+open('folder/deeper/file.bin', 'wb').write(os.urandom(100000))
+open('script.sh', 'w').write('#!/bin/sh\\necho hello\\n')
+os.chmod('script.sh', 0o755)
+os.symlink('folder/deeper/file.bin', 'link')
+os.link('script.sh', 'twin.sh')
+"""
+
+
+def test_forks_are_identical_and_then_diverge(forkable: Sandbox) -> None:
+    forkable.run(STATE)
+    before = forkable.run("fingerprint()").json()
+    forks = forkable.fork(3)
+    try:
+        assert {fork.run("fingerprint()").json() for fork in forks} == {before}
+        for number, fork in enumerate(forks):
+            fork.run(f"data[0] = {number}; open('own.txt', 'w').write('{number}')")
+        prints = {fork.run("fingerprint()").json() for fork in forks}
+        assert len(prints) == 3
+        assert before not in prints
+        assert forkable.run("fingerprint()").json() == before
+        assert [fork.read_file("own.txt") for fork in forks] == [b"0", b"1", b"2"]
+    finally:
+        for fork in forks:
+            fork.close()
+
+
+def test_random_numbers_go_on_alike_in_every_fork(forkable: Sandbox) -> None:
+    forkable.run("import random; random.seed(3); random.random()")
+    (fork,) = forkable.fork()
+    with fork:
+        assert fork.run("random.random()").json() == forkable.run("random.random()").json()
+
+
+def test_links_and_modes_of_files_are_copied(forkable: Sandbox) -> None:
+    forkable.run(STATE)
+    with forkable.fork()[0] as fork:
+        assert fork.exec(["./script.sh"]).stdout == b"hello\n"
+        assert fork.run("os.readlink('link')").json() == "folder/deeper/file.bin"
+        assert fork.run("os.stat('twin.sh').st_nlink").json() == 2
+
+
+def test_sparse_files_stay_sparse(forkable: Sandbox) -> None:
+    size = forkable.policy.disk_bytes - 4096
+    forkable.run(
+        f"for name in 'abc':\n    f = open(name, 'wb'); f.write(b'head'); f.truncate({size}); f.close()\n"
+        f"f = open('b', 'r+b'); f.seek({size} - 4); f.write(b'tail'); f.close()"
+    )
+    with forkable.fork()[0] as fork:
+        assert fork.run("import os; [os.path.getsize(n) for n in 'abc']").json() == [size] * 3
+        data = fork.read_file("b")
+        assert (data[:4], data[-4:], data[4:-4].strip(b"\0")) == (b"head", b"tail", b"")
+
+
+def test_a_fork_of_a_fork_of_a_fork(forkable: Sandbox) -> None:
+    chain = [forkable]
+    forkable.run("generation = 0")
+    try:
+        for _ in range(6):
+            chain += chain[-1].fork()
+            chain[-1].run("generation += 1")
+        assert [link.run("generation").json() for link in chain] == list(range(7))
+    finally:
+        for link in chain[1:]:
+            link.close()
+
+
+def test_forks_outlive_their_parent(forkable: Sandbox) -> None:
+    forkable.run("x = 1; open('f', 'w').write('kept')")
+    forks = forkable.fork(2)
+    grandchild = forks[0].fork()[0]
+    forkable.close()
+    forks[0].close()
+    with forks[1], grandchild:
+        assert forks[1].run("x").json() == 1
+        assert grandchild.run("x += 1; x").json() == 2
+        assert grandchild.read_file("f") == b"kept"
+        with grandchild.fork()[0] as last:
+            assert last.run("x").json() == 2
+    with pytest.raises(SessionLost):
+        forkable.run("1")
+
+
+def test_a_hundred_forks(forkable: Sandbox) -> None:
+    forkable.run("x = list(range(1000))")
+    forks = forkable.fork(100)
+    try:
+        answers = [fork.run(f"x[0] = {number}; sum(x)").json() for number, fork in enumerate(forks)]
+        assert answers == [499500 + number for number in range(100)]
+        assert forkable.run("sum(x)").json() == 499500
+    finally:
+        for fork in forks:
+            fork.close()
+
+
+def test_a_fork_sees_no_process_but_its_own(forkable: Sandbox) -> None:
+    forkable.run("import os, subprocess; child = subprocess.Popen(['sleep', '1000'])")
+    with forkable.fork()[0] as fork:
+        code = "sorted(int(p) for p in os.listdir('/proc') if p.isdigit())"
+        assert fork.run(code).json() == [1, 2]
+        assert fork.run("os.kill(child.pid, 0)").outcome is Outcome.ERROR
+        assert forkable.run("child.poll()").value is None
+
+
+def test_open_files_pipes_and_shared_memory_are_no_longer_shared(forkable: Sandbox) -> None:
+    forkable.run(
+        "import mmap, os\n"
+        "f = open('log.txt', 'w+'); f.write('start'); f.flush()\n"
+        "r, w = os.pipe()\n"
+        "shared = mmap.mmap(-1, 4096); shared[:5] = b'first'"
+    )
+    with forkable.fork()[0] as fork:
+        assert fork.run("bytes(shared[:5]).decode()").json() == "first"
+        fork.run("shared[:5] = b'other'; f.write(' fork'); f.flush(); os.write(w, b'x')")
+        assert forkable.run("bytes(shared[:5]).decode()").json() == "first"
+        assert forkable.read_file("log.txt") == b"start"
+        assert fork.read_file("log.txt") == b"start fork"
+        assert forkable.run("os.set_blocking(r, False); os.read(r, 1)").outcome is not Outcome.OK
+
+
+def test_the_walls_stand_around_a_fork_too(forkable: Sandbox) -> None:
+    with forkable.fork()[0] as fork:
+        status = fork.run("open('/proc/self/status').read()").json()
+        lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert {lines[name].strip("0") for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")} == {""}
+        assert (lines["Seccomp"], lines["NoNewPrivs"]) == ("2", "1")
+        assert fork.run("open('/usr/x', 'w')").outcome is Outcome.ERROR
+        assert fork.run("import socket; socket.socket()").outcome is Outcome.ERROR
+        assert fork.run("open('big', 'wb').write(b'x' * 2**25)").outcome is Outcome.OUT_OF_DISK
+        assert fork.run("bytearray(2**34)").outcome is Outcome.OUT_OF_MEMORY
+        assert fork.run("while True: pass", timeout_s=0.3).outcome is Outcome.TIMED_OUT
+        assert fork.run("1").json() == 1
+
+
+def test_a_fork_has_a_control_group_of_its_own(forkable: Sandbox) -> None:
+    if not forkable.report().protects("limits"):
+        pytest.skip(f"no control groups here: {forkable.report().protections['limits']}")
+    with forkable.fork()[0] as fork:
+        fork._core.settle()
+        assert fork._core.group is not None
+        assert forkable._core.group is not None
+        for core, count in ((fork._core, 2), (forkable._core, 2)):
+            assert core.group is not None
+            members = (core.group.folders["pids"] / "cgroup.procs").read_text().split()
+            assert len(members) == count, members
+
+
+def test_a_fork_keeps_exposed_functions(forkable: Sandbox) -> None:
+    forkable.expose("double", lambda x: 2 * x)
+    with forkable.fork()[0] as fork:
+        assert fork.run("double(4)").json() == 8
+
+
+def test_a_fork_that_dies_harms_nobody(forkable: Sandbox) -> None:
+    first, second = forkable.fork(2)
+    with first, second:
+        assert first.run("import os; os._exit(9)").exit_status == 9
+        assert second.run("1").json() == 1
+        assert forkable.run("1").json() == 1
+
+
+def test_forking_while_another_sandbox_is_under_load(forkable: Sandbox) -> None:
+    with Sandbox(forkable.policy) as busy:
+        started = threading.Event()
+        busy.expose("started", started.set)
+        results = []
+        code = "started()\nimport time\nend = time.time() + 1\nwhile time.time() < end: pass\n'finished'"
+        loader = threading.Thread(target=lambda: results.append(busy.run(code)))
+        loader.start()
+        assert started.wait(20)
+        for fork in forkable.fork(5):
+            with fork:
+                assert fork.run("1").json() == 1
+        loader.join()
+        assert results[0].json() == "finished"
+
+
+def test_a_chain_too_deep_for_the_kernel_is_a_typed_error(forkable: Sandbox) -> None:
+    chain = [forkable]
+    try:
+        with pytest.raises(OutOfResources, match="namespaces"):
+            _fork_on(chain, 40)
+        assert chain[-1].run("1").json() == 1
+        assert len(chain) > 20
+    finally:
+        for link in chain[1:]:
+            link.close()
+
+
+def _fork_on(chain: list[Sandbox], times: int) -> None:
+    for _ in range(times):
+        chain += chain[-1].fork()
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_less_than_one_fork_is_refused(forkable: Sandbox, count: int) -> None:
+    with pytest.raises(ValueError, match="count"):
+        forkable.fork(count)
