@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import envtorch
+from envtorch.errors import MissingExtra
 
 ROOT = Path(envtorch.__file__).parent
 HEAVY = {
@@ -65,7 +66,13 @@ def modules() -> list[str]:
 
 @pytest.mark.parametrize("name", modules())
 def test_what_a_module_exports_is_there(name: str) -> None:
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except MissingExtra as missing:
+        pytest.skip(str(missing))
+    except ModuleNotFoundError as missing:
+        assert not (missing.name or "").startswith("envtorch"), missing
+        pytest.skip(f"{name} is for those who have {missing.name} installed")
     exported = getattr(module, "__all__", [])
     assert [missing for missing in exported if not hasattr(module, missing)] == []
 
@@ -84,7 +91,9 @@ def test_files_and_functions_can_be_held_in_the_head(path: Path) -> None:
 
 
 def test_the_environment_is_read_in_one_place() -> None:
-    readers = [path.name for path in SOURCES if "os.environ" in path.read_text().replace("`os.environ`", "")]
+    # The sandbox's guests clear the environment of the process that they make their own.
+    ours = [path for path in SOURCES if "guest" not in path.parts]
+    readers = [path.name for path in ours if "os.environ" in path.read_text().replace("`os.environ`", "")]
     assert readers == ["settings.py"]
 
 
