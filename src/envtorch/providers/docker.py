@@ -124,9 +124,10 @@ class LocalDockerProvider(ContainerProvider):
 
     def _route(self, container: Container, chosen: DockerOptions, port: int | None) -> "Tunnel | str":
         """The way to the server: the address it is published at, or a tunnel through the engine."""
-        if chosen.network == "none" or _is_remote(self._client):
-            return Tunnel(lambda: ExecStream(self._client, str(container.id), chosen.container_port), port=port)
-        published = container.ports.get(f"{chosen.container_port}/tcp")
+        client, identity, inside = self._client, str(container.id), chosen.container_port
+        if chosen.network == "none" or _is_remote(client):
+            return Tunnel(lambda: ExecStream(client, identity, inside), port=port)
+        published = container.ports.get(f"{inside}/tcp")
         if not published:  # a container that ended at once has no ports any more
             raise exited(_status(container), DockerServer(container, ""))
         return f"http://{chosen.host}:{published[0]['HostPort']}"

@@ -1,5 +1,6 @@
 """A connection to a container engine, Docker or Podman: errors made into sentences, images fetched."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,12 +51,21 @@ def connect(address: str | None = None) -> docker.DockerClient:
     for found in [address] if address else engine_addresses():
         arguments = named if not address and "base_url" in named else {"base_url": found}
         try:
+            _knock(found)
             return docker.DockerClient(**arguments, version="auto", timeout=CONNECT_TIMEOUT_S)
         except (DockerException, requests.exceptions.RequestException, OSError, ValueError) as error:
             tried.append(f"{found} ({_reason(error)})")
     raise EngineUnavailable(
         f"no container engine answers at {', '.join(tried)}: start Docker or Podman, or set DOCKER_HOST"
     )
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` if nobody listens on a local address: a sentence better than docker-py's own."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(CONNECT_TIMEOUT_S)
+            door.connect(address.removeprefix("unix://"))
 
 
 @contextmanager
@@ -151,5 +161,5 @@ def _progress(image: str, event: dict[str, Any]) -> Progress:
 
 def _reason(error: BaseException) -> str:
     """The innermost explanation, on one line."""
-    explanation = getattr(error, "explanation", None) or str(error) or type(error).__name__
-    return " ".join(str(explanation).split())
+    explanation = getattr(error, "explanation", None) or getattr(error, "strerror", None) or error
+    return " ".join(str(explanation).split()) or type(error).__name__

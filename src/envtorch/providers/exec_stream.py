@@ -56,3 +56,4 @@ class ExecStream:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._wrapped.close()
+        self._socket.close()

@@ -1,0 +1,406 @@
+"""The checks of `check_provider`: starting, stopping, telling, and failing well."""
+
+import asyncio
+import gc
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from urllib.parse import quote, urlsplit
+
+from envtorch.errors import (
+    ConfigurationError,
+    ImageUnavailable,
+    NotReady,
+    PortTaken,
+    ProviderFailed,
+    ServerExited,
+)
+from envtorch.providers.base import ContainerProvider, Phase
+from envtorch.testing.provider import Probe, ProviderCheck, ProviderSubject, Skipped, answers, expect
+from envtorch.testing.provider_owner_checks import OWNER_CHECKS
+
+__all__ = ["PROVIDER_CHECKS"]
+
+_checks: list[ProviderCheck] = []
+
+
+def promise(text: str) -> Callable[[Callable[[ProviderSubject], None]], Callable[[ProviderSubject], None]]:
+    """Add a check for the promise that `text` states."""
+
+    def add(body: Callable[[ProviderSubject], None]) -> Callable[[ProviderSubject], None]:
+        _checks.append(ProviderCheck(body.__name__, text, body))
+        return body
+
+    return add
+
+
+# Starting.
+
+
+@promise("start gives an http address with a host and a port, and nothing after it")
+def start_gives_an_address(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        url = subject.start(provider)
+        parts = urlsplit(url)
+        assert parts.scheme in ("http", "https") and parts.hostname and parts.port, url
+        assert not parts.path and not parts.query, url
+
+
+@promise("the address is one that a client can connect to, not a wildcard")
+def address_is_no_wildcard(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        assert urlsplit(subject.start(provider)).hostname not in ("0.0.0.0", "::"), provider.base_url  # noqa: S104
+
+
+@promise("wait_for_ready returns when the server is healthy")
+def ready_means_healthy(subject: ProviderSubject) -> None:
+    with subject.serving() as probe:
+        assert probe.get("/health").status_code == 200
+
+
+@promise("base_url is the address that start gave, and None before and after")
+def base_url_is_told(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        assert provider.base_url is None
+        assert subject.start(provider) == provider.base_url
+        provider.close()
+        assert provider.base_url is None
+
+
+@promise("an environment variable reaches the server")
+def variables_reach_the_server(subject: ProviderSubject) -> None:
+    with subject.serving(env_vars={"PROBE_VALUE": "seven"}) as probe:
+        assert probe.get("/environ/PROBE_VALUE").text == "seven"
+
+
+@promise("the values of environment variables arrive unchanged, whatever is in them")
+def odd_values_arrive(subject: ProviderSubject) -> None:
+    odd = {
+        "PROBE_EMPTY": "",
+        "PROBE_SPACES": "  a  b ",
+        "PROBE_EQUALS": "a=b=c",
+        "PROBE_QUOTES": "it's \"quoted\" $HOME `id` $(id)",
+        "PROBE_LINES": "one\ntwo",
+        "PROBE_UNICODE": "žluťoučký kůň",
+    }
+    with subject.serving(env_vars=odd) as probe:
+        seen = {name: probe.get(f"/environ/{quote(name)}").text for name in odd}
+        assert seen == odd, seen
+
+
+@promise("a name that cannot be an environment variable is refused")
+def impossible_names_are_refused(subject: ProviderSubject) -> None:
+    with (
+        subject.provider() as provider,
+        expect(ConfigurationError, because="a variable's name cannot hold '='"),
+    ):
+        subject.start(provider, env_vars={"A=B": "c"})
+
+
+@promise("an option that nobody knows is refused by name, and nothing is started")
+def unknown_options_are_refused(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        with expect(ConfigurationError, because="there is no option 'memroy_limitt'") as expected:
+            subject.start(provider, memroy_limitt="1g")
+        assert "memroy_limitt" in str(expected.error), expected.error
+        assert provider.status().phase is Phase.ABSENT
+
+
+@promise("a port that was asked for is the one that is used")
+def chosen_port_is_used(subject: ProviderSubject) -> None:
+    for _ in range(5):  # between finding a free port and using it, another program may take it
+        port = _free_port()
+        with suppress(PortTaken), subject.serving(port=port) as probe:
+            assert urlsplit(probe.url).port == port, probe.url
+            return
+    raise Skipped("every free port was taken by somebody else at once")
+
+
+@promise("a port that is taken is a PortTaken, and nothing is left behind")
+def taken_port_is_told(subject: ProviderSubject) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder, subject.provider() as provider:
+        port = holder.getsockname()[1]
+        with expect(PortTaken, because="another program listens on the port") as expected:
+            subject.start(provider, port=port)
+        assert str(port) in str(expected.error), expected.error
+        assert provider.status().phase is Phase.ABSENT
+
+
+@promise("a number that is no port is refused")
+def impossible_port_is_refused(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        for port in (0, -1, 70000):
+            with expect(ConfigurationError, because=f"{port} is no port"):
+                subject.start(provider, port=port)
+        assert provider.status().phase is Phase.ABSENT
+
+
+@promise("a second start is refused, and the first server goes on")
+def second_start_is_refused(subject: ProviderSubject) -> None:
+    with subject.serving() as probe:
+        with expect(ConfigurationError, because="the provider already runs a server"):
+            subject.start(probe.provider)
+        assert probe.get("/health").status_code == 200
+
+
+@promise("two providers run two servers at the same time, each for itself")
+def two_providers_are_independent(subject: ProviderSubject) -> None:
+    with subject.serving(env_vars={"PROBE_NAME": "one"}) as one:
+        with subject.serving(env_vars={"PROBE_NAME": "two"}) as two:
+            assert one.url != two.url
+            assert [p.get("/environ/PROBE_NAME").text for p in (one, two)] == ["one", "two"]
+        assert one.get("/health").status_code == 200, "stopping the second server stopped the first"
+
+
+@promise("many connections at once are served")
+def many_connections_are_served(subject: ProviderSubject) -> None:
+    with subject.serving() as probe, ThreadPoolExecutor(16) as threads:
+        codes = list(threads.map(lambda _: probe.get("/health").status_code, range(32)))
+        assert codes == [200] * 32, codes
+
+
+@promise("a large answer arrives whole")
+def large_answers_arrive(subject: ProviderSubject) -> None:
+    with subject.serving() as probe:
+        assert len(probe.get("/bytes/5000000").content) == 5_000_000
+
+
+# Stopping.
+
+
+@promise("after stop nothing answers at the address")
+def stop_ends_the_server(subject: ProviderSubject) -> None:
+    with subject.serving() as probe:
+        probe.provider.stop_container()
+        assert not probe.answers()
+
+
+@promise("stopping twice, or before any start, does nothing")
+def stop_is_idempotent(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        provider.stop_container()
+        subject.start(provider)
+        provider.stop_container()
+        provider.stop_container()
+        provider.close()
+        assert provider.status().phase is Phase.ABSENT
+
+
+@promise("a provider that was stopped can start again")
+def provider_can_start_again(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        for value in ("first", "second"):
+            url = subject.start(provider, env_vars={"PROBE_VALUE": value})
+            subject.wait(provider, url)
+            assert Probe(provider, url).get("/environ/PROBE_VALUE").text == value
+            provider.close()
+
+
+@promise("a server that does not heed the request to end is ended all the same")
+def stubborn_server_is_ended(subject: ProviderSubject) -> None:
+    with subject.serving(env_vars={"PROBE_STUBBORN": "1"}) as probe:
+        probe.provider.close()
+        assert not probe.answers()
+
+
+@promise("leaving a with block stops the server")
+def with_block_stops(subject: ProviderSubject) -> None:
+    provider = subject.make()
+    if not isinstance(provider, ContainerProvider):
+        with provider:
+            url = provider.base_url
+            assert url is not None and answers(url)
+    else:
+        with provider:
+            url = subject.start(provider)
+            subject.wait(provider, url)
+    assert not answers(url)
+    assert provider.status().phase is Phase.ABSENT
+
+
+@promise("an exception in a with block stops the server, and goes on")
+def exception_stops(subject: ProviderSubject) -> None:
+    provider = subject.make()
+    with expect(KeyError, because="the block raised one"), provider:
+        url = provider.base_url or subject.start(provider)
+        raise KeyError(url)
+    assert provider.status().phase is Phase.ABSENT
+    assert not answers(url)
+
+
+@promise("leaving an async with block stops the server, without blocking the loop")
+def async_block_stops(subject: ProviderSubject) -> None:
+    async def use() -> str:
+        async with subject.make() as provider:
+            url = provider.base_url or await asyncio.to_thread(subject.start, provider)
+            await asyncio.to_thread(subject.wait, provider, url)
+            return url
+
+    assert not answers(asyncio.run(use()))
+
+
+@promise("a task that is cancelled inside an async with block still stops the server")
+def cancelled_task_stops(subject: ProviderSubject) -> None:
+    urls: list[str] = []
+
+    async def use(started: asyncio.Event) -> None:
+        async with subject.make() as provider:
+            urls.append(provider.base_url or await asyncio.to_thread(subject.start, provider))
+            started.set()
+            await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        started = asyncio.Event()
+        task = asyncio.create_task(use(started))
+        await started.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(cancel())
+    assert not answers(urls[0])
+
+
+@promise("a provider that nobody holds any more stops its server")
+def forgotten_provider_stops(subject: ProviderSubject) -> None:
+    provider = subject.make()
+    url = subject.start(provider)
+    subject.wait(provider, url)
+    del provider
+    gc.collect()
+    assert not answers(url)
+
+
+# Telling.
+
+
+@promise("status tells absent before the start, running while it runs, absent after stop")
+def status_follows_the_server(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        phases = [provider.status().phase]
+        subject.wait(provider, subject.start(provider))
+        phases.append(provider.status().phase)
+        provider.close()
+        phases.append(provider.status().phase)
+        assert phases == [Phase.ABSENT, Phase.RUNNING, Phase.ABSENT], phases
+
+
+@promise("a server that ends by itself is told as exited, with its code")
+def end_is_noticed(subject: ProviderSubject) -> None:
+    with subject.serving() as probe:
+        with suppress(Exception):  # the server ends in the middle of its answer
+            probe.get("/exit/7")
+        patience = threading.Event()
+        while probe.provider.status().is_alive:
+            patience.wait(0.05)
+        status = probe.provider.status()
+        assert (status.phase, status.exit_code) == (Phase.EXITED, 7), status
+
+
+@promise("logs hold what the server wrote to standard output and to standard error")
+def logs_hold_both_streams(subject: ProviderSubject) -> None:
+    with subject.serving() as probe:
+        logs = probe.provider.logs()
+        assert "probe: out" in logs and "probe: err" in logs, logs
+
+
+@promise("logs(tail=1) gives one line, and tail=0 is refused")
+def logs_heed_the_tail(subject: ProviderSubject) -> None:
+    with subject.serving() as probe:
+        assert len(probe.provider.logs(tail=1).splitlines()) == 1
+        with expect(ConfigurationError, because="no lines is no request"):
+            probe.provider.logs(tail=0)
+
+
+@promise("logs are empty before the start, and still there after stop")
+def logs_outlive_the_server(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        assert provider.logs() == ""
+        subject.wait(provider, subject.start(provider))
+        provider.close()
+        assert "probe: out" in provider.logs()
+
+
+# Failing well.
+
+
+@promise("a server that ends at once is a ServerExited with its code and its last lines")
+def exit_at_once_is_told(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        with expect(ServerExited, because="the server ended with code 3") as expected:
+            subject.wait(provider, subject.start(provider, env_vars={"PROBE_EXIT": "3"}))
+        assert "probe: err" in expected.error.logs, f"the log tail is missing: {expected.error}"
+        assert expected.error.details.get("exit_code") == 3, expected.error.details
+        provider.close()
+        assert provider.status().phase is Phase.ABSENT
+
+
+@promise("a server that is never healthy is a NotReady at the deadline, with its reason and last lines")
+def never_healthy_is_told(subject: ProviderSubject) -> None:
+    with subject.provider() as provider:
+        url = subject.start(provider, env_vars={"PROBE_UNHEALTHY": "1"})
+        patience = threading.Event()
+        while "probe: err" not in provider.logs():  # else a slow start would be mistaken for the reason
+            patience.wait(0.05)
+        with expect(NotReady, because="/health answered 503 all the time") as expected:
+            subject.wait(provider, url, timeout_s=2.0)
+        assert isinstance(expected.error, TimeoutError)
+        assert "probe: err" in expected.error.logs, f"the log tail is missing: {expected.error}"
+        assert "503" in expected.error.message, expected.error
+        assert "\n" not in expected.error.message, "more than one sentence"
+
+
+@promise("waiting for a server that was never started is refused")
+def waiting_for_nothing_is_refused(subject: ProviderSubject) -> None:
+    with (
+        subject.provider() as provider,
+        expect(ConfigurationError, because="there is nothing to wait for"),
+    ):
+        subject.wait(provider, "http://127.0.0.1:9")
+
+
+@promise("stopping from another thread ends a wait, long before its deadline")
+def stop_ends_a_wait(subject: ProviderSubject) -> None:
+    with subject.provider() as provider, ThreadPoolExecutor(1) as threads:
+        url = subject.start(provider, env_vars={"PROBE_UNHEALTHY": "1"})
+        waiting = threads.submit(subject.wait, provider, url, 600.0)
+        threading.Event().wait(0.2)
+        provider.stop_container()
+        with expect(ProviderFailed, because="the server was stopped while it was waited for"):
+            waiting.result(timeout=60.0)
+
+
+@promise("an image that is not there is an ImageUnavailable that names it")
+def missing_image_is_told(subject: ProviderSubject) -> None:
+    missing = subject.missing_image
+    if missing is None:
+        raise Skipped("this provider has no images that could be missing")
+    with subject.provider() as provider:
+        with expect(ImageUnavailable, because=f"there is no image {missing}") as expected:
+            subject.wait(provider, subject.start(provider, image=missing))
+        assert missing in expected.error.message, expected.error
+        provider.close()
+        assert provider.status().phase is Phase.ABSENT
+
+
+@promise("after a failed start the provider can be used again")
+def failure_is_not_final(subject: ProviderSubject) -> None:
+    with subject.provider() as provider, ExitStack() as last:
+        with expect(ServerExited, because="the server ended at once"):
+            subject.wait(provider, subject.start(provider, env_vars={"PROBE_EXIT": "1"}))
+        last.callback(provider.close)
+        provider.close()
+        url = subject.start(provider)
+        subject.wait(provider, url)
+        assert answers(url)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+PROVIDER_CHECKS: tuple[ProviderCheck, ...] = (*_checks, *OWNER_CHECKS)
+"""Every check, in the order in which they are run."""
