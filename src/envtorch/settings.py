@@ -72,5 +72,7 @@ def engine_addresses(environ: Mapping[str, str] | None = None) -> list[str]:
         return [named]
     local = ["unix:///var/run/docker.sock", "unix:///run/podman/podman.sock"]
     if "XDG_RUNTIME_DIR" in read:
-        local += [f"unix://{read['XDG_RUNTIME_DIR']}/{name}" for name in ("docker.sock", "podman/podman.sock")]
+        local += [
+            f"unix://{read['XDG_RUNTIME_DIR']}/{name}" for name in ("docker.sock", "podman/podman.sock")
+        ]
     return local

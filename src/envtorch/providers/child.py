@@ -53,7 +53,15 @@ def start_child(
     """
     with closing(listener):
         host, port = listener.getsockname()[:2]
-        warden = [sys.executable, "-I", "-S", str(SCRIPTS / "warden.py"), str(os.getpid()), str(GRACE_S), "--"]
+        warden = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(SCRIPTS / "warden.py"),
+            str(os.getpid()),
+            str(GRACE_S),
+            "--",
+        ]
         process = subprocess.Popen(  # noqa: S603
             [*warden, *(part.replace("{fd}", str(listener.fileno())) for part in command)],
             stdin=subprocess.DEVNULL,

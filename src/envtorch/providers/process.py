@@ -49,7 +49,9 @@ class ProcessProvider(ContainerProvider):
         environment = {"PYTHONUNBUFFERED": "1", **inherited_environment(), **checked_environment(env_vars)}
         port = checked_port(port)
         if not all(image.partition(":")):
-            raise ConfigurationError(f"{image!r} names no application: write it as 'package.module:attribute'")
+            raise ConfigurationError(
+                f"{image!r} names no application: write it as 'package.module:attribute'"
+            )
         if chosen.directory is not None and not os.path.isdir(chosen.directory):
             raise ConfigurationError(f"there is no directory {chosen.directory!r} to run the server in")
         self._refuse_second()

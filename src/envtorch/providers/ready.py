@@ -53,7 +53,9 @@ def wait_until_healthy(
         if left <= 0:
             logs = watched.logs(LOG_LINES)
             why = f"{status.detail}; {reason}" if status.detail else reason
-            raise NotReady(f"the server at {base_url} was not healthy within {timeout_s:g} s: {why}", logs=logs)
+            raise NotReady(
+                f"the server at {base_url} was not healthy within {timeout_s:g} s: {why}", logs=logs
+            )
         answer = ask(base_url, left)
         if answer is None:
             return

@@ -46,7 +46,9 @@ def begin() -> None:
         os._exit(int(os.environ["PROBE_EXIT"]))
 
 
-async def app(scope: "dict[str, Any]", receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
+async def app(
+    scope: "dict[str, Any]", receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]
+) -> None:
     """The probe as an ASGI application."""
     if scope["type"] == "lifespan":
         await receive()

@@ -81,7 +81,7 @@ def odd_values_arrive(subject: ProviderSubject) -> None:
         "PROBE_EMPTY": "",
         "PROBE_SPACES": "  a  b ",
         "PROBE_EQUALS": "a=b=c",
-        "PROBE_QUOTES": "it's \"quoted\" $HOME `id` $(id)",
+        "PROBE_QUOTES": 'it\'s "quoted" $HOME `id` $(id)',
         "PROBE_LINES": "one\ntwo",
         "PROBE_UNICODE": "žluťoučký kůň",
     }
