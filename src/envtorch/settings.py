@@ -61,7 +61,8 @@ def inherited_environment(*also: str, environ: Mapping[str, str] | None = None) 
     """The variables that a child process may see of this one's; names ending in `*` are prefixes."""
     read = os.environ if environ is None else environ
     prefixes = ("LC_", *(name[:-1] for name in also if name.endswith("*")))
-    return {name: value for name, value in read.items() if name in NEUTRAL or name.startswith(prefixes)}
+    names = NEUTRAL.union(also)
+    return {name: value for name, value in read.items() if name in names or name.startswith(prefixes)}
 
 
 def engine_addresses(environ: Mapping[str, str] | None = None) -> list[str]:

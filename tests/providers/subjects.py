@@ -1,9 +1,12 @@
 """The providers under test, each with the probe: found by name from other processes too."""
 
+from pathlib import Path
+
 from envtorch.providers.process import ProcessProvider
 from envtorch.testing import PROBE_APP, PROBE_COMMAND, ProviderSubject
 
 PYTHON_IMAGE = "python:3.11-slim"
+PROBE_PROJECT = Path(__file__).parent / "probe_project"
 
 
 def process() -> ProviderSubject:
@@ -30,3 +33,9 @@ def docker_bridge() -> ProviderSubject:
 
 def docker_none() -> ProviderSubject:
     return docker("none")
+
+
+def uv() -> ProviderSubject:
+    from envtorch.providers.uv import UVProvider
+
+    return ProviderSubject(make=lambda: UVProvider(PROBE_PROJECT), importable="tests.providers.subjects:uv")

@@ -18,6 +18,11 @@ def test_process(check: ProviderCheck) -> None:
     keep(check, subjects.process())
 
 
+@pytest.mark.parametrize("check", PROVIDER_CHECKS, ids=str)
+def test_uv(check: ProviderCheck) -> None:
+    keep(check, subjects.uv())
+
+
 @pytest.mark.docker
 @pytest.mark.parametrize("check", PROVIDER_CHECKS, ids=str)
 def test_docker(check: ProviderCheck) -> None:

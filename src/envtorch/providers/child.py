@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -46,10 +46,12 @@ def start_child(
     listener: socket.socket,
     environment: Mapping[str, str],
     directory: str | os.PathLike[str] | None = None,
+    afterwards: Callable[[], None] | None = None,
 ) -> "ChildServer":
     """Run `command`, which serves on `listener`. The listener is closed here, whatever happens.
 
-    `{fd}` in an argument stands for the number of the listening socket.
+    `{fd}` in an argument stands for the number of the listening socket. `afterwards` is called when the
+    server was stopped.
     """
     with closing(listener):
         host, port = listener.getsockname()[:2]
@@ -73,14 +75,20 @@ def start_child(
             start_new_session=True,
         )
     shown = f"[{host}]" if ":" in host else host
-    return ChildServer(process, f"http://{shown}:{port}")
+    return ChildServer(process, f"http://{shown}:{port}", afterwards)
 
 
 class ChildServer:
     """A running child: its address, its life, what it wrote."""
 
-    def __init__(self, process: subprocess.Popen[bytes], base_url: str) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        base_url: str,
+        afterwards: Callable[[], None] | None = None,
+    ) -> None:
         self.base_url = base_url
+        self._afterwards = afterwards
         self._process = process
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._stopping = threading.Lock()
@@ -122,6 +130,8 @@ class ChildServer:
                 self._process.wait()
             self._reader.join(GRACE_S)
             self._stopped = True
+            if self._afterwards is not None:
+                self._afterwards()
 
 
 def _keep_lines(stream: IO[bytes], lines: deque[str]) -> None:

@@ -15,7 +15,7 @@ from envtorch.providers.exec_stream import ExecStream
 from envtorch.providers.options import checked_environment, checked_port, read_options
 from envtorch.providers.ownership import OWNER_LABEL, PROVIDER_LABEL, OwnerTag
 from envtorch.providers.ready import exited
-from envtorch.providers.sweep import Swept, sweep_containers
+from envtorch.providers.sweeper import Swept, sweep_containers
 from envtorch.providers.tunnel import Tunnel
 
 # `engine`, imported above, tells in one sentence if the package is missing.

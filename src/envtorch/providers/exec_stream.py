@@ -37,7 +37,8 @@ class ExecStream:
         self._wrapped = client.api.exec_start(made["Id"], socket=True)
         self._socket: socket.socket = getattr(self._wrapped, "_sock", self._wrapped)
         self._socket.settimeout(None)
-        self._frames: Iterator[tuple[int, bytes]] = frames_iter(self._wrapped, tty=False)
+        frames: Any = frames_iter(self._wrapped, tty=False)  # type: ignore[no-untyped-call]
+        self._frames: Iterator[tuple[int, bytes]] = frames
 
     def receive(self) -> bytes:
         for kind, data in self._frames:

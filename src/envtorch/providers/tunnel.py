@@ -41,7 +41,7 @@ class Tunnel:
         self._guard = threading.Lock()
         self._live: set[socket.socket] = set()
         self._closed = False
-        self.base_url = "http://127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="envtorch-tunnel", daemon=True).start()
 
     def close(self) -> None:

@@ -24,9 +24,9 @@ def answer(path: str) -> "tuple[int, bytes]":
     """Status and body for one request."""
     kind, _, argument = path.strip("/").partition("/")
     if kind == "health":
-        return (503, b"unhealthy") if "PROBE_UNHEALTHY" in os.environ else (200, b"healthy")
+        return (503, b"unhealthy") if os.getenv("PROBE_UNHEALTHY") else (200, b"healthy")
     if kind == "environ":
-        value = os.environ.get(unquote(argument))
+        value = os.getenv(unquote(argument))
         return (404, b"") if value is None else (200, value.encode())
     if kind == "bytes":
         return 200, bytes(int(argument))
@@ -42,8 +42,9 @@ def begin() -> None:
     sys.stdout.flush()
     sys.stderr.write("probe: err\n")
     sys.stderr.flush()
-    if "PROBE_EXIT" in os.environ:
-        os._exit(int(os.environ["PROBE_EXIT"]))
+    code = os.getenv("PROBE_EXIT")
+    if code is not None:
+        os._exit(int(code))
 
 
 async def app(
@@ -53,7 +54,7 @@ async def app(
     if scope["type"] == "lifespan":
         await receive()
         begin()
-        if "PROBE_STUBBORN" in os.environ:
+        if os.getenv("PROBE_STUBBORN"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -81,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
 def main(port: int = 8000) -> None:
     """Serve the probe on every interface of wherever this runs."""
     begin()
-    stubborn = "PROBE_STUBBORN" in os.environ
+    stubborn = os.getenv("PROBE_STUBBORN")
     signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else lambda number, frame: os._exit(0))
     ThreadingHTTPServer(("0.0.0.0", port), Handler).serve_forever()  # noqa: S104
 

@@ -19,7 +19,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self
 
 import httpx
 
@@ -46,7 +47,6 @@ PROBE_APP = "envtorch.testing.probe_server:app"
 """The probe as an ASGI application, for providers that serve applications."""
 
 AnyProvider = ContainerProvider | RuntimeProvider
-RaisedT = TypeVar("RaisedT", bound=BaseException)
 
 
 class Skipped(Exception):
@@ -198,19 +198,24 @@ def _result(check: ProviderCheck, subject: ProviderSubject) -> CheckResult:
     return CheckResult(check)
 
 
-class Expected:
-    """The error that a block was expected to raise."""
+class expect:  # noqa: N801 - used like a function
+    """Fail unless the block raises `kind`; the error is then in `error`."""
 
-    error: Any = None
+    def __init__(self, kind: type[BaseException], *, because: str) -> None:
+        self._kind = kind
+        self._because = because
+        self.error: Any = None
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextmanager
-def expect(kind: type[BaseException], *, because: str) -> Iterator[Expected]:
-    """Fail unless the block raises `kind`."""
-    expected = Expected()
-    try:
-        yield expected
-    except kind as error:
-        expected.error = error
-        return
-    raise AssertionError(f"no {kind.__name__} was raised, although {because}")
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            raise AssertionError(f"no {self._kind.__name__} was raised, although {self._because}")
+        self.error = error
+        return isinstance(error, self._kind)

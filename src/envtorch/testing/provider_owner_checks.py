@@ -1,13 +1,13 @@
 """The checks of `check_provider` that need an owner of their own: a process that exits, or is killed."""
 
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from envtorch.providers.sweep import sweep
+from envtorch.providers.sweeper import sweep
+from envtorch.settings import inherited_environment
 from envtorch.testing.provider import ProviderCheck, ProviderSubject, Skipped, answers
 from envtorch.testing.provider_owner import SECRET
 
@@ -23,7 +23,7 @@ class OwnerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, SECRET: "not for servers"},
+            env={**inherited_environment("DOCKER_*", "CONTAINER_*", "KUBE*"), SECRET: "not for servers"},
         )
 
     def reach(self, stage: str) -> str:

@@ -27,7 +27,7 @@ def main(fd: int, application: str, configure: "str | None" = None) -> None:
 
     listener = socket.socket(fileno=fd)
     app = load(application)
-    options: "dict[str, Any]" = {"log_level": "info", "access_log": False}
+    options: dict[str, Any] = {"log_level": "info", "access_log": False}
     if configure is not None:
         config = load(configure)(app, **options)
     else:

@@ -17,7 +17,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1

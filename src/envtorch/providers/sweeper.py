@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import EngineUnavailable, MissingExtra, ProviderFailed
+from envtorch.errors import EngineUnavailable, MissingExtra
 from envtorch.providers.ownership import OWNER_LABEL, OwnerTag
 
 __all__ = ["Swept", "sweep", "sweep_containers", "sweep_directories"]
@@ -58,9 +59,8 @@ def sweep_containers(client: Any) -> list[Swept]:
         return swept
     for container in found:
         label = container.get("Labels", {}).get(OWNER_LABEL, "")
-        if is_orphan(label) and _attempt(
-            lambda: client.api.remove_container(container["Id"], force=True, v=True), container["Id"]
-        ):
+        remove = partial(client.api.remove_container, container["Id"], force=True, v=True)
+        if is_orphan(label) and attempt(remove, container["Id"]):
             swept.append(Swept("container", container["Id"], label))
     return swept
 
@@ -87,12 +87,10 @@ def is_orphan(label: str) -> bool:
     return owner is not None and owner.is_dead
 
 
-def _attempt(remove: Callable[[], Any], what: str) -> bool:
+def attempt(remove: Callable[[], Any], what: str) -> bool:
     """Two sweeps may meet: one of them finds that the thing is gone, or going."""
     try:
         remove()
-    except ProviderFailed:
-        raise
     except Exception as error:  # foreign engines raise what they like
         logger.info("could not remove %s: %s", what, error)
         return False
