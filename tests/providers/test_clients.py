@@ -15,7 +15,7 @@ from envtorch.providers.base import ContainerProvider, Phase
 from envtorch.testing import PROBE_APP
 from envtorch.testing.provider import answers
 from tests.providers.subjects import PROBE_PROJECT
-from tests.support import Running
+from tests.support import Running, eventually
 
 ECHO = "envtorch.envs.echo_env.app:app"
 
@@ -126,8 +126,7 @@ def test_a_cancelled_start_leaves_no_server() -> None:
         starting = asyncio.create_task(
             EchoEnv.aio.from_docker_image(PROBE_APP, provider, env_vars={"PROBE_UNHEALTHY": "1"})
         )
-        while provider.status().phase is Phase.ABSENT:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(eventually, lambda: provider.status().is_alive, "a start")
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting

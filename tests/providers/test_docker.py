@@ -1,6 +1,5 @@
 """Containers on a real engine: each option has its effect, each failure its sentence."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -161,23 +160,27 @@ FULL = "write /var/lib/docker/tmp/GetImageBlob81: no space left on device"
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"status": "Pulling from library/one", "id": "1"},
         {"errorDetail": {"message": FULL}, "error": FULL},
     ]
-    with engine_that_pulls_like(tmp_path / "engine.sock", events) as address:
-        with LocalDockerProvider(address) as provider:
-            with pytest.raises(ImageUnavailable, match="the engine's disk is full"):
-                provider.start_container("one:1")
-            assert provider.status().phase is Phase.ABSENT
+    with (
+        engine_that_pulls_like(tmp_path / "engine.sock", events) as address,
+        LocalDockerProvider(address) as provider,
+    ):
+        with pytest.raises(ImageUnavailable, match="the engine's disk is full"):
+            provider.start_container("one:1")
+        assert provider.status().phase is Phase.ABSENT
 
 
 def test_a_pull_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     events = [{"status": "Downloading", "id": "1", "progressDetail": {"current": 1, "total": 9}}]
-    with engine_that_pulls_like(tmp_path / "engine.sock", events) as address:
-        with LocalDockerProvider(address) as provider:
-            with pytest.raises(ImageUnavailable, match="not pulled within 0 s"):
-                provider.start_container("one:1", pull_timeout_s=0.0)
+    with (
+        engine_that_pulls_like(tmp_path / "engine.sock", events) as address,
+        LocalDockerProvider(address) as provider,
+        pytest.raises(ImageUnavailable, match="not pulled within 0 s"),
+    ):
+        provider.start_container("one:1", pull_timeout_s=0.0)
 
 
 def test_no_engine_is_one_sentence_that_says_what_to_do(tmp_path: Path) -> None:
@@ -237,4 +240,3 @@ def test_a_container_that_somebody_else_removed_is_noticed(client: Any) -> None:
         client.api.remove_container(server.container_id, force=True)
         assert provider.status().phase is Phase.EXITED
         assert "removed by somebody else" in provider.status().detail
-    assert os.getpid()  # and stopping it was no error
