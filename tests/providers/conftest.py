@@ -24,8 +24,29 @@ def no_engine() -> str | None:
     return None
 
 
+@functools.cache
+def no_cluster() -> str | None:
+    """Why Kubernetes tests cannot run here; None when they can."""
+    try:
+        from envtorch.providers.cluster import Cluster, speaking_to_cluster
+
+        cluster = Cluster()
+        try:
+            with speaking_to_cluster("asking for the pods"):
+                cluster.pods(cluster.namespace, "app=none")
+        finally:
+            cluster.close()
+    except EnvTorchError as error:
+        return error.message
+    return None
+
+
 @pytest.fixture(autouse=True)
 def _engine_is_there(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("kubernetes") is not None:
+        reason = no_cluster()
+        if reason is not None:
+            pytest.skip(f"Kubernetes tests need a cluster: {reason}")
     if request.node.get_closest_marker("docker") is not None:
         reason = no_engine()
         if reason is not None:

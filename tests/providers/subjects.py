@@ -39,3 +39,15 @@ def uv() -> ProviderSubject:
     from envtorch.providers.uv import UVProvider
 
     return ProviderSubject(make=lambda: UVProvider(PROBE_PROJECT), importable="tests.providers.subjects:uv")
+
+
+def kubernetes() -> ProviderSubject:
+    from envtorch.providers.kubernetes import KubernetesProvider
+
+    return ProviderSubject(
+        make=KubernetesProvider,
+        image=PYTHON_IMAGE,
+        options={"command": PROBE_COMMAND, "pull": "never", "memory": "128Mi"},
+        missing_image="envtorch-no-such-image:1",
+        importable="tests.providers.subjects:kubernetes",
+    )

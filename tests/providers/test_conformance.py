@@ -35,6 +35,12 @@ def test_docker_without_network(check: ProviderCheck) -> None:
     keep(check, subjects.docker_none())
 
 
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("check", PROVIDER_CHECKS, ids=str)
+def test_kubernetes(check: ProviderCheck) -> None:
+    keep(check, subjects.kubernetes())
+
+
 def test_the_suite_is_a_suite() -> None:
     names = [check.name for check in PROVIDER_CHECKS]
     assert len(names) == len(set(names)) >= 30

@@ -43,7 +43,7 @@ def sweep() -> list[Swept]:
     An engine that is not there, or whose package is not installed, has nothing to sweep.
     """
     swept = sweep_directories()
-    for module, function in (("docker", "sweep_engine"),):
+    for module, function in (("docker", "sweep_engine"), ("kubernetes", "sweep_cluster")):
         with suppress(MissingExtra, EngineUnavailable):
             swept += getattr(import_module(f"envtorch.providers.{module}"), function)()
     return swept
