@@ -1,6 +1,7 @@
 """Servers in a Kubernetes cluster."""
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ NO_IMAGE = ("ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName", "ImageI
 """Why a container waits for an image that will not come by itself."""
 
 GONE_TIMEOUT_S = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 class KubernetesProvider(ContainerProvider):
@@ -280,8 +283,12 @@ def sweep_namespace(cluster: Cluster, namespace: str, now: float | None = None) 
         "Service": cluster.core.list_namespaced_service,
     }
     for kind, find in lists.items():
-        with speaking_to_cluster(f"looking for what dead owners left in {namespace}"):
-            found = find(namespace, label_selector=OWNER_LABEL, _request_timeout=30.0).items
+        try:
+            with speaking_to_cluster(f"looking for what dead owners left in {namespace}"):
+                found = find(namespace, label_selector=OWNER_LABEL, _request_timeout=30.0).items
+        except ProviderFailed as error:  # a sweep is nobody's main task
+            logger.info("%s", error)
+            continue
         for thing in found:
             about = thing.metadata
             owner = (about.labels or {}).get(OWNER_LABEL, "")
