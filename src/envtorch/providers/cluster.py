@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["Cluster", "ForwardStream", "speaking_to_cluster"]
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 REQUEST_TIMEOUT_S = 30.0
+RELAY_GRACE_S = 4.0
 
 
 @contextmanager
@@ -162,4 +164,9 @@ class ForwardStream:
 
     def close(self) -> None:
         self._forward.close()
+        # The relay closes its socket when it notices, but not when the far end was the first to go.
+        deadline = time.monotonic() + RELAY_GRACE_S
+        while self._forward.connected and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._forward.websocket.shutdown()
         self._core.api_client.close()

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from envtorch.errors import ConfigurationError, ImageUnavailable, NotReady, ProviderFailed
@@ -182,15 +183,15 @@ class ClusterServer:
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             watched: Any = watch.Watch()  # type: ignore[no-untyped-call]
-            with speaking_to_cluster(f"watching {self._name}"):
-                for event in watched.stream(
-                    self._cluster.core.list_namespaced_pod,
-                    self._namespace,
-                    label_selector=self._selector,
-                    timeout_seconds=max(1, round(left)),
-                ):
+            stream = watched.stream(
+                self._cluster.core.list_namespaced_pod,
+                self._namespace,
+                label_selector=self._selector,
+                timeout_seconds=max(1, round(left)),
+            )
+            with speaking_to_cluster(f"watching {self._name}"), closing(stream) as events:
+                for event in events:
                     if self._stopped or self._is_decided(event["type"], event["object"]):
-                        watched.stop()
                         return
         complaints = self.complaints()
         last = complaints.splitlines()[-1:] or [self.status().detail or "it was not scheduled"]

@@ -16,6 +16,7 @@ The server that is started is the probe (`envtorch.testing.probe_server`).
 """
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ __all__ = [
     "ProviderSubject",
     "Skipped",
     "check_provider",
+    "collector",
     "expect",
 ]
 
@@ -120,6 +122,13 @@ class ProviderSubject:
         else:
             provider.wait_for_ready(timeout_s=timeout)
 
+    def eventually(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for what another process brings about; it is a failure if it never does."""
+        deadline = time.monotonic() + self.ready_timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"never happened: {what}"
+            time.sleep(0.02)
+
     @contextmanager
     def provider(self) -> Iterator[AnyProvider]:
         """A fresh provider that is stopped in any case, whatever a check finds."""
@@ -159,6 +168,22 @@ class ProviderCheck:
 
     def __str__(self) -> str:
         return self.name
+
+
+Body = Callable[[ProviderSubject], None]
+
+
+def collector(checks: list[ProviderCheck]) -> Callable[[str], Callable[[Body], Body]]:
+    """A decorator that adds a check to `checks`, with the promise that it states."""
+
+    def promise(text: str) -> Callable[[Body], Body]:
+        def add(body: Body) -> Body:
+            checks.append(ProviderCheck(body.__name__, text, body))
+            return body
+
+        return add
+
+    return promise
 
 
 @dataclass(frozen=True, slots=True)

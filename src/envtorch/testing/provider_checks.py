@@ -1,39 +1,33 @@
-"""The checks of `check_provider`: starting, stopping, telling, and failing well."""
+"""The checks of `check_provider`: starting, stopping, and telling."""
 
 import asyncio
 import gc
 import socket
-import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
 from envtorch.errors import (
     ConfigurationError,
-    ImageUnavailable,
-    NotReady,
     PortTaken,
-    ProviderFailed,
-    ServerExited,
 )
 from envtorch.providers.base import ContainerProvider, Phase, RuntimeProvider
-from envtorch.testing.provider import Probe, ProviderCheck, ProviderSubject, Skipped, answers, expect
+from envtorch.testing.provider import (
+    Probe,
+    ProviderCheck,
+    ProviderSubject,
+    Skipped,
+    answers,
+    collector,
+    expect,
+)
+from envtorch.testing.provider_failure_checks import FAILURE_CHECKS
 from envtorch.testing.provider_owner_checks import OWNER_CHECKS
 
 __all__ = ["PROVIDER_CHECKS"]
 
 _checks: list[ProviderCheck] = []
-
-
-def promise(text: str) -> Callable[[Callable[[ProviderSubject], None]], Callable[[ProviderSubject], None]]:
-    """Add a check for the promise that `text` states."""
-
-    def add(body: Callable[[ProviderSubject], None]) -> Callable[[ProviderSubject], None]:
-        _checks.append(ProviderCheck(body.__name__, text, body))
-        return body
-
-    return add
+promise = collector(_checks)
 
 
 # Starting.
@@ -293,9 +287,7 @@ def end_is_noticed(subject: ProviderSubject) -> None:
     with subject.serving() as probe:
         with suppress(Exception):  # the server ends in the middle of its answer
             probe.get("/exit/7")
-        patience = threading.Event()
-        while probe.provider.status().is_alive:
-            patience.wait(0.05)
+        subject.eventually(lambda: not probe.provider.status().is_alive, "the end is noticed")
         status = probe.provider.status()
         assert (status.phase, status.exit_code) == (Phase.EXITED, 7), status
 
@@ -325,80 +317,6 @@ def logs_outlive_the_server(subject: ProviderSubject) -> None:
         assert "probe: out" in provider.logs()
 
 
-# Failing well.
-
-
-@promise("a server that ends at once is a ServerExited with its code and its last lines")
-def exit_at_once_is_told(subject: ProviderSubject) -> None:
-    with subject.provider() as provider:
-        with expect(ServerExited, because="the server ended with code 3") as expected:
-            subject.wait(provider, subject.start(provider, env_vars={"PROBE_EXIT": "3"}))
-        assert "probe: err" in expected.error.logs, f"the log tail is missing: {expected.error}"
-        assert expected.error.details.get("exit_code") == 3, expected.error.details
-        provider.close()
-        assert provider.status().phase is Phase.ABSENT
-
-
-@promise("a server that is never healthy is a NotReady at the deadline, with its reason and last lines")
-def never_healthy_is_told(subject: ProviderSubject) -> None:
-    with subject.provider() as provider:
-        url = subject.start(provider, env_vars={"PROBE_UNHEALTHY": "1"})
-        patience = threading.Event()
-        while "probe: err" not in provider.logs():  # else a slow start would be mistaken for the reason
-            patience.wait(0.05)
-        with expect(NotReady, because="/health answered 503 all the time") as expected:
-            subject.wait(provider, url, timeout_s=2.0)
-        assert TimeoutError in type(expected.error).__mro__
-        assert "probe: err" in expected.error.logs, f"the log tail is missing: {expected.error}"
-        assert "503" in expected.error.message, expected.error
-        assert "\n" not in expected.error.message, "more than one sentence"
-
-
-@promise("waiting for a server that was never started is refused")
-def waiting_for_nothing_is_refused(subject: ProviderSubject) -> None:
-    with (
-        subject.provider() as provider,
-        expect(ConfigurationError, because="there is nothing to wait for"),
-    ):
-        subject.wait(provider, "http://127.0.0.1:9")
-
-
-@promise("stopping from another thread ends a wait, long before its deadline")
-def stop_ends_a_wait(subject: ProviderSubject) -> None:
-    with subject.provider() as provider, ThreadPoolExecutor(1) as threads:
-        url = subject.start(provider, env_vars={"PROBE_UNHEALTHY": "1"})
-        waiting = threads.submit(subject.wait, provider, url, 600.0)
-        threading.Event().wait(0.2)
-        provider.stop_container()
-        with expect(ProviderFailed, because="the server was stopped while it was waited for"):
-            waiting.result(timeout=60.0)
-
-
-@promise("an image that is not there is an ImageUnavailable that names it")
-def missing_image_is_told(subject: ProviderSubject) -> None:
-    missing = subject.missing_image
-    if missing is None:
-        raise Skipped("this provider has no images that could be missing")
-    with subject.provider() as provider:
-        with expect(ImageUnavailable, because=f"there is no image {missing}") as expected:
-            subject.wait(provider, subject.start(provider, image=missing))
-        assert missing in expected.error.message, expected.error
-        provider.close()
-        assert provider.status().phase is Phase.ABSENT
-
-
-@promise("after a failed start the provider can be used again")
-def failure_is_not_final(subject: ProviderSubject) -> None:
-    with subject.provider() as provider, ExitStack() as last:
-        with expect(ServerExited, because="the server ended at once"):
-            subject.wait(provider, subject.start(provider, env_vars={"PROBE_EXIT": "1"}))
-        last.callback(provider.close)
-        provider.close()
-        url = subject.start(provider)
-        subject.wait(provider, url)
-        assert answers(url)
-
-
 async def _begin(subject: ProviderSubject, provider: ContainerProvider | RuntimeProvider) -> str:
     """Entering a runtime provider has started it already."""
     running = provider.base_url
@@ -410,5 +328,5 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-PROVIDER_CHECKS: tuple[ProviderCheck, ...] = (*_checks, *OWNER_CHECKS)
+PROVIDER_CHECKS: tuple[ProviderCheck, ...] = (*_checks, *FAILURE_CHECKS, *OWNER_CHECKS)
 """Every check, in the order in which they are run."""

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -67,34 +66,35 @@ def owner(subject: ProviderSubject, stop_after: str) -> Iterator[OwnerProcess]:
         sweep()
 
 
-def is_gone(url: str) -> None:
+def is_gone(subject: ProviderSubject, url: str) -> None:
     """Sweep until nothing answers: a server needs a moment to notice that its owner is dead."""
-    patience = threading.Event()
-    sweep()
-    while answers(url):
-        patience.wait(0.05)
+
+    def swept() -> bool:
         sweep()
+        return not answers(url)
+
+    subject.eventually(swept, f"nothing answers at {url} any more")
 
 
 def killed_while_starting(subject: ProviderSubject) -> None:
     with owner(subject, "started") as process:
         url = process.reach("started")
         process.kill()
-        is_gone(url)
+        is_gone(subject, url)
 
 
 def killed_when_ready(subject: ProviderSubject) -> None:
     with owner(subject, "ready") as process:
         url = process.reach("ready")
         process.kill()
-        is_gone(url)
+        is_gone(subject, url)
 
 
 def killed_while_stopping(subject: ProviderSubject) -> None:
     with owner(subject, "stopping") as process:
         url = process.reach("stopping")
         process.kill()
-        is_gone(url)
+        is_gone(subject, url)
 
 
 def interpreter_exit_stops(subject: ProviderSubject) -> None:
