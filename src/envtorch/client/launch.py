@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from envtorch.client.options import Owner
+from envtorch.client.options import GivenOptions, Owner
 from envtorch.env import load_object
 
 __all__ = [
@@ -23,16 +23,7 @@ __all__ = [
     "plan_hub",
 ]
 
-CLIENT_OPTIONS = frozenset(
-    {
-        "connect_timeout_s",
-        "message_timeout_s",
-        "max_message_size_mb",
-        "headers",
-        "request_timeout_s",
-        "default_headers",
-    }
-)
+CLIENT_OPTIONS = frozenset(GivenOptions.__annotations__) | {"request_timeout_s", "default_headers"}
 """Options that are the client's own; every other one is the provider's to know or refuse."""
 
 READY_TIMEOUT_S = 60.0

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from envtorch.client.launch import Starter
 from envtorch.errors import EnvTorchError, TimedOut
-from envtorch.pool.keeper import Keeper, PoolOptions, PoolStatus
+from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
 from envtorch.pool.outcomes import Attempts, Failed, Finished, Outcome, is_infrastructure
 from envtorch.pool.roster import Replica
 from envtorch.providers.options import read_options
@@ -43,14 +44,15 @@ class AsyncEnvPool(Generic[ClientT]):
 
     def __init__(
         self,
-        client: Callable[[str], ClientT],
+        client: Callable[..., ClientT],
         provider: Callable[[], Starter] | str,
         image: str = "",
         *,
         start: Mapping[str, Any] | None = None,
+        client_options: Mapping[str, Any] = CLIENT_OPTIONS,
         **options: Any,
     ) -> None:
-        self._client = client
+        self._client = partial(client, **client_options)
         self._options = read_options(PoolOptions, options)
         self._keeper = Keeper(provider, image, start or {}, self._options)
 

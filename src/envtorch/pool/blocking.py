@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from envtorch.client.launch import Starter
 from envtorch.errors import EnvTorchError, TimedOut
-from envtorch.pool.keeper import Keeper, PoolOptions, PoolStatus
+from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
 from envtorch.pool.outcomes import Attempts, Failed, Finished, Outcome, is_infrastructure
 from envtorch.pool.roster import Replica
 from envtorch.providers.options import read_options
@@ -38,21 +39,22 @@ class EnvPool(Generic[ClientT]):
             for outcome in pool.run(play, tasks):
                 ...
 
-    `client` makes a client out of an address: a client class, or a function. `provider` makes a
-    provider for one server: a class, a function, or a name. `start` holds the options of the
-    provider's start; the rest are those of `PoolOptions`. Threads may share a pool.
+    `client` makes a client out of an address and `client_options`: a client class, or a function.
+    `provider` makes a provider for one server: a class, a function, or a name. `start` holds the
+    options of the provider's start; the rest are those of `PoolOptions`. Threads may share a pool.
     """
 
     def __init__(
         self,
-        client: Callable[[str], ClientT],
+        client: Callable[..., ClientT],
         provider: Callable[[], Starter] | str,
         image: str = "",
         *,
         start: Mapping[str, Any] | None = None,
+        client_options: Mapping[str, Any] = CLIENT_OPTIONS,
         **options: Any,
     ) -> None:
-        self._client = client
+        self._client = partial(client, **client_options)
         self._options = read_options(PoolOptions, options)
         self._keeper = Keeper(provider, image, start or {}, self._options)
 

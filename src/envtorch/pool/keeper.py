@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from envtorch.client.launch import Launch, Starter, plan
@@ -12,9 +13,13 @@ from envtorch.errors import ConfigurationError, EnvTorchError, ProviderFailed, S
 from envtorch.pool.roster import Replica, Roster, Ticket
 from envtorch.providers.ready import probe
 
-__all__ = ["Keeper", "PoolOptions", "PoolStatus"]
+__all__ = ["CLIENT_OPTIONS", "Keeper", "PoolOptions", "PoolStatus"]
 
 logger = logging.getLogger(__name__)
+
+CLIENT_OPTIONS: Mapping[str, Any] = MappingProxyType({"reconnect_s": 5.0})
+"""What a pool's clients are made with. A dropped session is worth a few seconds; a dead server does not
+come back at its address, and the episode is better played again elsewhere."""
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0

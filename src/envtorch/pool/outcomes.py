@@ -6,7 +6,9 @@ from typing import Generic, TypeVar
 from envtorch.errors import (
     CapacityReached,
     ConnectFailed,
+    Draining,
     EnvTorchError,
+    InternalError,
     OutOfResources,
     ProviderFailed,
     SessionLost,
@@ -18,7 +20,16 @@ __all__ = ["Attempts", "Failed", "Finished", "Outcome", "is_infrastructure"]
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
-INFRASTRUCTURE = (TimedOut, OutOfResources, CapacityReached, SessionLost, ConnectFailed, ProviderFailed)
+INFRASTRUCTURE = (
+    TimedOut,
+    OutOfResources,
+    CapacityReached,
+    Draining,
+    SessionLost,
+    InternalError,
+    ConnectFailed,
+    ProviderFailed,
+)
 """Faults that say nothing about the agent: the episode is played again, elsewhere."""
 
 
