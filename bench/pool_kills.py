@@ -80,7 +80,9 @@ def main(kind: str, seconds: float, every: float) -> None:
     finished = [o for o in outcomes if isinstance(o, Finished)]
     items_seen = Counter(o.item for o in outcomes)
     lost = Counter(type(e).__name__ for o in outcomes for e in o.lost)
-    print(f"{spent:.0f} s, {killed} kills, {status.replaced} replicas replaced")
+    print(
+        f"{spent:.0f} s, {killed} kills: {status.replaced} replicas that served, the rest while they started"
+    )
     failed = len(outcomes) - len(finished)
     print(f"{len(outcomes)} episodes of {STEPS} steps: {len(finished)} finished, {failed} failed")
     again = sum(bool(o.lost) for o in finished)
