@@ -4,11 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-faults check format bench compat clean
+.PHONY: demo test test-faults test-k8s check format bench compat clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is to run
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m pip install --quiet --user virtualenv && $(PYTHON) -m virtualenv --quiet $(VENV); }
@@ -20,7 +20,10 @@ demo: $(READY)  ## start an echo server and play three episodes on it
 	$(BIN)/envtorch demo
 
 test: $(READY)  ## the whole suite, in parallel
-	$(BIN)/python -m pytest -n auto -m "not compat"
+	$(BIN)/python -m pytest -n auto -m "not compat and not kubernetes"
+
+test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
+	$(BIN)/python -m pytest -n 2 -m kubernetes tests/providers
 
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60

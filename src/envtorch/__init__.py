@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from envtorch.client import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient
     from envtorch.env import Environment, EnvSpec, Rubric, TaskProvider, ToolProvider, Transform
     from envtorch.errors import EnvTorchError
+    from envtorch.pool import AsyncEnvPool, EnvPool
     from envtorch.server import HTTPEnvServer, create_app, create_fastapi_app, serve
     from envtorch.types import (
         Action,
@@ -30,6 +31,7 @@ _HOMES = {
     "envtorch.client": ("AsyncEnvClient", "EnvClient", "GenericEnvClient", "HTTPEnvClient"),
     "envtorch.env": ("EnvSpec", "Environment", "Rubric", "TaskProvider", "ToolProvider", "Transform"),
     "envtorch.errors": ("EnvTorchError",),
+    "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
     "envtorch.server": ("HTTPEnvServer", "create_app", "create_fastapi_app", "serve"),
     "envtorch.types": (
         "Action",
@@ -48,8 +50,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Action",
     "AsyncEnvClient",
+    "AsyncEnvPool",
     "ConcurrencyConfig",
     "EnvClient",
+    "EnvPool",
     "EnvSpec",
     "EnvTorchError",
     "Environment",

@@ -18,13 +18,19 @@
     ├── SessionLost            SESSION_ERROR       the session, and its episode, are gone
     ├── InternalError          INTERNAL_ERROR      a fault of the server itself; its log has the error id
     ├── ConnectFailed          —                   no server could be reached at that address
+    ├── ProviderFailed         —                   a server could not be started, or did not stay
+    │   ├── EngineUnavailable  —                   no container engine, cluster or tool to start it with
+    │   ├── ImageUnavailable   —                   there is no such image, or it could not be fetched
+    │   ├── PortTaken          —                   the port that was asked for is in use
+    │   ├── ServerExited       —                   the server ended before it was healthy
+    │   └── NotReady           —                   the server lives, but was not healthy in time
     ├── ConfigurationError     —                   options that contradict each other
     └── MissingExtra           —                   an optional package is not installed
 
 An error with a code travels: the server sends `code`, the message and the error's public
-`details`; the client looks the code up in `BY_CODE` and raises the same class. Only the last three
+`details`; the client looks the code up in `BY_CODE` and raises the same class. Those without a code
 never cross the wire. A fault of the infrastructure (`TimedOut`, `OutOfResources`, `CapacityReached`,
-`Draining`, `SessionLost`, `InternalError`, `ConnectFailed`) is never a reward of zero.
+`Draining`, `SessionLost`, `InternalError`, `ConnectFailed`, `ProviderFailed`) is never a reward of zero.
 """
 
 from collections.abc import Mapping
@@ -37,16 +43,22 @@ __all__ = [
     "ConfigurationError",
     "ConnectFailed",
     "Draining",
+    "EngineUnavailable",
     "EnvTorchError",
     "EnvironmentFailed",
     "FactoryFailed",
+    "ImageUnavailable",
     "InternalError",
     "InvalidAction",
     "InvalidJSON",
     "MissingExtra",
     "NotAllowed",
+    "NotReady",
     "OutOfResources",
+    "PortTaken",
     "ProtocolError",
+    "ProviderFailed",
+    "ServerExited",
     "SessionLost",
     "TimedOut",
     "Unauthorized",
@@ -208,6 +220,41 @@ class SessionLost(EnvTorchError):
 
 class ConnectFailed(EnvTorchError, ConnectionError):
     """No server could be reached at that address."""
+
+
+class ProviderFailed(EnvTorchError):
+    """A server could not be started, or did not stay. `details` may hold `logs` and `exit_code`."""
+
+    @property
+    def logs(self) -> str:
+        """The last lines that the server wrote; empty when it wrote nothing."""
+        return str(self.details.get("logs", ""))
+
+    def __str__(self) -> str:
+        if not self.logs.strip():
+            return self.message
+        tail = "\n".join(f"    {line}" for line in self.logs.rstrip().splitlines())
+        return f"{self.message}\n  the last lines it wrote:\n{tail}"
+
+
+class EngineUnavailable(ProviderFailed):
+    """There is no container engine, no cluster or no tool to start a server with."""
+
+
+class ImageUnavailable(ProviderFailed):
+    """There is no such image here, and it could not be fetched."""
+
+
+class PortTaken(ProviderFailed):
+    """The port that was asked for is in use."""
+
+
+class ServerExited(ProviderFailed):
+    """The server ended before it was healthy."""
+
+
+class NotReady(ProviderFailed, TimeoutError):
+    """The server was started and still lives, but was not healthy before the deadline."""
 
 
 class ConfigurationError(EnvTorchError, ValueError):

@@ -9,7 +9,17 @@ from typing import Self
 
 from envtorch.errors import ConfigurationError
 
-__all__ = ["ServerMode", "Settings"]
+__all__ = ["ServerMode", "Settings", "engine_addresses", "inherited_environment"]
+
+NEUTRAL = frozenset(
+    {
+        "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
+        "XDG_RUNTIME_DIR", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV",
+        "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+        "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+    }
+)  # fmt: skip
+"""What a program needs to run at all. Tokens and keys are not among it."""
 
 
 class ServerMode(enum.Enum):
@@ -66,3 +76,25 @@ class Settings:
 
 def _is_yes(value: str | None) -> bool:
     return (value or "").lower() in ("true", "1", "yes")
+
+
+def inherited_environment(*also: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that a child process may see of this one's; names ending in `*` are prefixes."""
+    read = os.environ if environ is None else environ
+    prefixes = ("LC_", *(name[:-1] for name in also if name.endswith("*")))
+    names = NEUTRAL.union(also)
+    return {name: value for name, value in read.items() if name in names or name.startswith(prefixes)}
+
+
+def engine_addresses(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Where a container engine may be: the one that is named, else where Docker and Podman usually are."""
+    read = os.environ if environ is None else environ
+    named = read.get("DOCKER_HOST") or read.get("CONTAINER_HOST")
+    if named:
+        return [named]
+    local = ["unix:///var/run/docker.sock", "unix:///run/podman/podman.sock"]
+    if "XDG_RUNTIME_DIR" in read:
+        local += [
+            f"unix://{read['XDG_RUNTIME_DIR']}/{name}" for name in ("docker.sock", "podman/podman.sock")
+        ]
+    return local

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 from envtorch.client.aio_links import AsyncLink, AsyncLocalLink
 from envtorch.client.aio_resuming import open_link
 from envtorch.client.hooks import Hooks
+from envtorch.client.launch import Starter, launch_async, plan, plan_hub
 from envtorch.client.links import make_environment
 from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.env import EnvironmentSource
@@ -124,6 +125,20 @@ class AsyncFactory(Generic[ActT, ObsT, StateT]):
         # The blocking client connects on first use, which never comes: here it only translates.
         twin = self._client(base_url, **options)
         return AsyncEnvClient(twin._options, twin, provider=provider)
+
+    async def from_docker_image(
+        self, image: str, provider: Starter | str | None = None, **options: Any
+    ) -> AsyncEnvClient[ActT, ObsT, StateT]:
+        """Start a server from `image` and make a client of it; `close` stops it again."""
+        server = await launch_async(lambda: plan(image, provider, options))
+        return self(server.base_url, provider=server.owner, **server.client_options)
+
+    async def from_hub(
+        self, repo_id: str, *, use_docker: bool = True, provider: Starter | str | None = None, **options: Any
+    ) -> AsyncEnvClient[ActT, ObsT, StateT]:
+        """Start a Hugging Face Space on this machine: its image in a container, or its sources with uv."""
+        server = await launch_async(lambda: plan_hub(repo_id, use_docker, provider, options))
+        return self(server.base_url, provider=server.owner, **server.client_options)
 
     def local(self, environment: EnvironmentSource | None = None) -> AsyncEnvClient[ActT, ObsT, StateT]:
         """An async client of an environment in this process."""

@@ -7,6 +7,7 @@ from typing import Any, Generic, Self
 import httpx
 
 from envtorch.client.hooks import Hooks
+from envtorch.client.launch import Starter, plan, plan_hub
 from envtorch.client.options import Owner
 from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
 from envtorch.protocol.codec import encode_value
@@ -40,6 +41,20 @@ class HTTPEnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
             headers={"Content-Type": "application/json", **(default_headers or {})},
             timeout=self._timeout_s,
         )
+
+    @classmethod
+    def from_docker_image(cls, image: str, provider: Starter | str | None = None, **options: Any) -> Self:
+        """Start a server from `image` and make a client of it; `close` stops it again."""
+        server = plan(image, provider, options).run()
+        return cls(server.base_url, provider=server.owner, **server.client_options)
+
+    @classmethod
+    def from_hub(
+        cls, repo_id: str, *, use_docker: bool = True, provider: Starter | str | None = None, **options: Any
+    ) -> Self:
+        """Start a Hugging Face Space on this machine: its image in a container, or its sources with uv."""
+        server = plan_hub(repo_id, use_docker, provider, options).run()
+        return cls(server.base_url, provider=server.owner, **server.client_options)
 
     def reset(
         self,

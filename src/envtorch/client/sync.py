@@ -5,6 +5,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from envtorch.client.aio import AsyncTwin
 from envtorch.client.hooks import Hooks
+from envtorch.client.launch import Launch, Starter, plan, plan_hub
 from envtorch.client.links import Link, LocalLink, make_environment
 from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.client.resuming import open_link
@@ -52,6 +53,28 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         client = cls("local://")
         client._link = LocalLink(make_environment(environment, cls.environment), cls._codec_of_class())
         return client
+
+    @classmethod
+    def from_docker_image(cls, image: str, provider: Starter | str | None = None, **options: Any) -> Self:
+        """Start a server from `image` and connect to it; `close` stops it again.
+
+        `provider` is a provider, or the name of one, and Docker by default. `options` are those of the
+        provider's `start_container` (`port`, `env_vars`, limits, ...), of this client, and
+        `ready_timeout_s`.
+        """
+        return cls._launched(plan(image, provider, options))
+
+    @classmethod
+    def from_hub(
+        cls, repo_id: str, *, use_docker: bool = True, provider: Starter | str | None = None, **options: Any
+    ) -> Self:
+        """Start a Hugging Face Space on this machine: its image in a container, or its sources with uv."""
+        return cls._launched(plan_hub(repo_id, use_docker, provider, options))
+
+    @classmethod
+    def _launched(cls, launch: Launch) -> Self:
+        server = launch.run()
+        return cls(server.base_url, provider=server.owner, **server.client_options)
 
     @property
     def base_url(self) -> str:

@@ -1,0 +1,170 @@
+"""The async pool: the blocking one's twin."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from envtorch.client.launch import Starter
+from envtorch.errors import EnvTorchError, TimedOut
+from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
+from envtorch.pool.outcomes import Attempts, Failed, Finished, Outcome, is_infrastructure
+from envtorch.pool.roster import Replica
+from envtorch.providers.options import read_options
+
+__all__ = ["AsyncEnvPool"]
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class AsyncConnectable(Protocol):
+    """What a pool needs of an async client."""
+
+    async def connect(self) -> Any: ...
+    async def close(self) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=AsyncConnectable)
+
+
+class AsyncEnvPool(Generic[ClientT]):
+    """N sessions over M servers, which are replaced when they die; awaited.
+
+        async with AsyncEnvPool(EchoEnv.aio, "docker", "echo-env:latest", replicas=4) as pool:
+            async with pool.session() as env:       # waits while every session is taken
+                await env.reset()
+            async for outcome in pool.run(play, tasks):
+                ...
+
+    The arguments are those of `EnvPool`.
+    """
+
+    def __init__(
+        self,
+        client: Callable[..., ClientT],
+        provider: Callable[[], Starter] | str,
+        image: str = "",
+        *,
+        start: Mapping[str, Any] | None = None,
+        client_options: Mapping[str, Any] = CLIENT_OPTIONS,
+        **options: Any,
+    ) -> None:
+        self._client = partial(client, **client_options)
+        self._options = read_options(PoolOptions, options)
+        self._keeper = Keeper(provider, image, start or {}, self._options)
+
+    async def open(self) -> Self:
+        """Start the servers. A session can be asked for at once: it waits for the first to be ready."""
+        self._keeper.open()
+        return self
+
+    async def close(self) -> None:
+        """Stop every server, even if this task is cancelled meanwhile."""
+        closing = asyncio.ensure_future(asyncio.to_thread(self._keeper.close))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait([closing])
+            raise
+
+    @property
+    def capacity(self) -> int:
+        """How many sessions there are when every server is ready."""
+        return self._options.replicas * self._options.sessions_per_replica
+
+    def status(self) -> PoolStatus:
+        return self._keeper.status()
+
+    @asynccontextmanager
+    async def session(self, *, timeout_s: float | None = None) -> AsyncIterator[ClientT]:
+        """A session on the server with most room. Waits its turn while all are taken.
+
+        Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, and
+        the reason itself when no server could be started.
+        """
+        replica = await self._acquire(timeout_s)
+        try:
+            client = self._client(replica.url)
+            try:
+                await client.connect()
+                yield client
+            finally:
+                await client.close()
+        except EnvTorchError as error:
+            if is_infrastructure(error):
+                self._keeper.suspect(replica)
+            raise
+        finally:
+            self._keeper.give_back(replica)
+
+    async def run(
+        self,
+        play: Callable[[ClientT, ItemT], Awaitable[ResultT]],
+        items: Iterable[ItemT],
+        *,
+        attempts: int = 3,
+    ) -> AsyncIterator[Outcome[ItemT, ResultT]]:
+        """Play an episode for each item, as many at once as there are sessions; outcomes as they come.
+
+        Every item has exactly one outcome. An episode that is lost to the infrastructure is played
+        again from its beginning, up to `attempts` times in all; any other error is its outcome.
+        """
+        waiting: set[asyncio.Task[Outcome[ItemT, ResultT]]] = set()
+        try:
+            for item in items:
+                waiting.add(asyncio.create_task(self._play(play, item, attempts)))
+                if len(waiting) >= self.capacity:  # no item is taken before there is room for it
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for episode in done:
+                        yield episode.result()
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for episode in done:
+                    yield episode.result()
+        finally:
+            for episode in waiting:
+                episode.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+
+    async def _play(
+        self, play: Callable[[ClientT, ItemT], Awaitable[ResultT]], item: ItemT, limit: int
+    ) -> Outcome[ItemT, ResultT]:
+        attempts = Attempts(limit)
+        while True:
+            finished: Finished[ItemT, ResultT] | None = None
+            try:
+                async with self.session() as client:
+                    finished = Finished(item, await play(client, item), attempts.lost)
+            except Exception as error:  # `play` is the caller's: what it raises is the outcome
+                if finished is None and not attempts.again_after(error):
+                    return Failed(item, error, attempts.lost)
+            if finished is not None:  # a session that broke while it was closed cost nothing
+                return finished
+
+    async def _acquire(self, timeout_s: float | None) -> Replica:
+        ticket = self._keeper.ask()
+        granted = asyncio.wrap_future(ticket.granted)
+        try:
+            done, _ = await asyncio.wait([granted], timeout=timeout_s)
+        except asyncio.CancelledError:
+            self._keeper.withdraw(ticket)
+            raise
+        if not done:
+            self._keeper.withdraw(ticket)
+            raise TimedOut(f"no session was free within {timeout_s:g} s")
+        return granted.result()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,77 @@
+"""What became of an episode: it finished, or it failed; each item has exactly one outcome."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from envtorch.errors import (
+    CapacityReached,
+    ConnectFailed,
+    Draining,
+    EnvTorchError,
+    InternalError,
+    OutOfResources,
+    ProviderFailed,
+    SessionLost,
+    TimedOut,
+)
+
+__all__ = ["Attempts", "Failed", "Finished", "Outcome", "is_infrastructure"]
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+INFRASTRUCTURE = (
+    TimedOut,
+    OutOfResources,
+    CapacityReached,
+    Draining,
+    SessionLost,
+    InternalError,
+    ConnectFailed,
+    ProviderFailed,
+)
+"""Faults that say nothing about the agent: the episode is played again, elsewhere."""
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Whether an episode that ended so should be played again."""
+    return isinstance(error, INFRASTRUCTURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Generic[ItemT, ResultT]):
+    """The episode was played to its end."""
+
+    item: ItemT
+    value: ResultT
+    lost: tuple[EnvTorchError, ...] = ()
+    """Why it had to be played again; empty when the first attempt was the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Generic[ItemT]):
+    """The episode was not played to its end: too many attempts were lost, or it is its own fault."""
+
+    item: ItemT
+    error: Exception
+    lost: tuple[EnvTorchError, ...] = ()
+
+
+Outcome = Finished[ItemT, ResultT] | Failed[ItemT]
+
+
+@dataclass(slots=True)
+class Attempts:
+    """How often one episode was tried, and whether it should be tried again."""
+
+    limit: int
+    lost: tuple[EnvTorchError, ...] = ()
+
+    def again_after(self, error: Exception) -> bool:
+        """Note how an attempt ended; True if there is to be another."""
+        if not isinstance(error, EnvTorchError) or not is_infrastructure(error):
+            return False
+        if len(self.lost) + 1 >= self.limit:
+            return False
+        self.lost = (*self.lost, error)
+        return True

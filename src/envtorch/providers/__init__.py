@@ -1,0 +1,74 @@
+"""Where servers run: in a process, a container, a cluster. Each provider starts one and yields its address.
+
+`from envtorch.providers import LocalDockerProvider` imports Docker's package, and nothing else does.
+"""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from envtorch.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from envtorch.providers.base import ContainerProvider, Phase, RuntimeProvider, Status
+    from envtorch.providers.docker import LocalDockerProvider
+    from envtorch.providers.hub import Space
+    from envtorch.providers.kubernetes import KubernetesProvider
+    from envtorch.providers.process import ProcessProvider
+    from envtorch.providers.sweeper import sweep
+    from envtorch.providers.uv import UVProvider
+
+__all__ = [
+    "ContainerProvider",
+    "KubernetesProvider",
+    "LocalDockerProvider",
+    "Phase",
+    "ProcessProvider",
+    "RuntimeProvider",
+    "Space",
+    "Status",
+    "UVProvider",
+    "make_provider",
+    "sweep",
+]
+
+_MODULES = {
+    "ContainerProvider": "base",
+    "Phase": "base",
+    "RuntimeProvider": "base",
+    "Status": "base",
+    "LocalDockerProvider": "docker",
+    "KubernetesProvider": "kubernetes",
+    "ProcessProvider": "process",
+    "Space": "hub",
+    "UVProvider": "uv",
+    "sweep": "sweeper",
+}
+
+NAMES = {
+    "process": "ProcessProvider",
+    "docker": "LocalDockerProvider",
+    "podman": "LocalDockerProvider",
+    "kubernetes": "KubernetesProvider",
+}
+"""The providers that can be asked for by name."""
+
+GROUP = "envtorch.providers"
+"""The entry-point group under which other packages offer providers of their own."""
+
+
+def make_provider(name: str) -> Any:
+    """A new provider, by its name: one of `NAMES`, or of an installed package's entry points."""
+    if name in NAMES:
+        return __getattr__(NAMES[name])()
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in found:
+        known = ", ".join(sorted({*NAMES, *found}))
+        raise ConfigurationError(f"there is no provider {name!r}: there are {known}")
+    return found[name].load()()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"envtorch.providers.{_MODULES[name]}"), name)

@@ -1,0 +1,167 @@
+"""Building images: `envtorch-base`, and one for each environment on top of it.
+
+The build context is made in memory and is the same, byte for byte, when nothing changed: the engine's
+layer cache then has every layer already. EnvTorch itself goes in as a wheel made from the package that
+is running, so that a checkout, an editable install and a release all build the same way.
+"""
+
+import base64
+import hashlib
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from envtorch.errors import ConfigurationError, ProviderFailed
+from envtorch.providers.engine import connect, speaking_to_engine
+
+__all__ = ["BASE", "build_base", "build_environment", "make_wheel", "requirements"]
+
+BASE = "envtorch-base:latest"
+PYTHON_IMAGE = "python:3.11-slim"
+DISTRIBUTION = "envtorch"
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The oldest time a zip file can tell: files carry no other, or no build would be like the last."""
+
+
+def build_base(
+    tag: str = BASE,
+    *,
+    python_image: str = PYTHON_IMAGE,
+    build_args: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] | None = None,
+    engine: str | None = None,
+) -> str:
+    """Build the image that environments start from; its id."""
+    files = {
+        "Dockerfile": (resources.files("envtorch.providers") / "images" / "Dockerfile").read_bytes(),
+        "requirements.txt": "".join(f"{line}\n" for line in requirements()).encode(),
+        wheel_name(): make_wheel(),
+    }
+    arguments = {"PYTHON_IMAGE": python_image, **(build_args or {})}
+    return _build(files, tag, arguments, on_line, engine)
+
+
+def build_environment(
+    environment: str,
+    tag: str | None = None,
+    *,
+    base: str = BASE,
+    build_args: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] | None = None,
+    engine: str | None = None,
+) -> str:
+    """Build an environment's image; its id.
+
+    `environment` is the name of one that comes with EnvTorch (`"echo_env"`), or a directory with a
+    `Dockerfile`, or with `server/Dockerfile` as OpenEnv lays it out. The tag is made of the name, with
+    dashes, unless it is given: `echo-env:latest`. A `Dockerfile` may start `FROM` the build argument `BASE`.
+    """
+    directory = find_environment(environment)
+    name = directory.name.replace("_", "-").lower()
+    files = dict(_files_below(directory))
+    if "Dockerfile" not in files:
+        files["Dockerfile"] = files["server/Dockerfile"]
+    return _build(files, tag or f"{name}:latest", {"BASE": base, **(build_args or {})}, on_line, engine)
+
+
+def find_environment(environment: str) -> Path:
+    """The directory of an environment that has a Dockerfile."""
+    bundled = Path(str(resources.files("envtorch"))) / "envs" / environment
+    for directory in (Path(environment), bundled):
+        if any((directory / name).is_file() for name in ("Dockerfile", "server/Dockerfile")):
+            return directory.resolve()
+    raise ConfigurationError(f"{environment!r} is no environment with a Dockerfile, here or in EnvTorch")
+
+
+def requirements() -> list[str]:
+    """What EnvTorch needs, extras left out."""
+    return sorted(line for line in metadata.requires(DISTRIBUTION) or () if "extra ==" not in line)
+
+
+def wheel_name() -> str:
+    return f"{DISTRIBUTION}-{metadata.version(DISTRIBUTION)}-py3-none-any.whl"
+
+
+def make_wheel() -> bytes:
+    """A wheel of the package that is running."""
+    information = f"{DISTRIBUTION}-{metadata.version(DISTRIBUTION)}.dist-info"
+    distribution = metadata.distribution(DISTRIBUTION)
+    package = Path(str(resources.files(DISTRIBUTION)))
+    files = {f"{DISTRIBUTION}/{name}": content for name, content in _files_below(package)}
+    for name in ("METADATA", "entry_points.txt"):
+        files[f"{information}/{name}"] = (distribution.read_text(name) or "").encode()
+    files[f"{information}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: envtorch\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    record = "".join(f"{name},{_digest(content)},{len(content)}\n" for name, content in files.items())
+    files[f"{information}/RECORD"] = f"{record}{information}/RECORD,,\n".encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in files.items():
+            member = zipfile.ZipInfo(name, EPOCH)
+            member.external_attr = 0o644 << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            wheel.writestr(member, content)
+    return buffer.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"sha256={digest}"
+
+
+def _files_below(directory: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file, by its path from here, without what Python and git leave lying about."""
+    for path in sorted(directory.rglob("*")):
+        parts = path.relative_to(directory).parts
+        if path.is_file() and not any(p == "__pycache__" or p in (".git", ".venv") for p in parts):
+            yield "/".join(parts), path.read_bytes()
+
+
+def _context(files: Mapping[str, bytes]) -> io.BytesIO:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            tar.addfile(member, io.BytesIO(content))
+    buffer.seek(0)
+    return buffer
+
+
+def _build(
+    files: Mapping[str, bytes],
+    tag: str,
+    build_args: Mapping[str, str],
+    on_line: Callable[[str], None] | None,
+    engine: str | None,
+) -> str:
+    client = connect(engine)
+    lines: list[str] = []
+    try:
+        with speaking_to_engine(f"building {tag}"):
+            events: Iterator[dict[str, Any]] = client.api.build(
+                fileobj=_context(files),
+                custom_context=True,
+                encoding=None,
+                tag=tag,
+                buildargs=dict(build_args),
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            for event in events:
+                for line in str(event.get("stream", "")).splitlines():
+                    lines.append(line)
+                    if on_line is not None:
+                        on_line(line)
+                if "error" in event:
+                    reason = " ".join(str(event["error"]).split())
+                    raise ProviderFailed(f"building {tag} failed: {reason}", logs="\n".join(lines[-20:]))
+            return str(client.images.get(tag).id)
+    finally:
+        client.close()

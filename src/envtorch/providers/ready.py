@@ -1,0 +1,88 @@
+"""Waiting until a server is healthy: one loop, one deadline, for every provider."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import httpx
+
+from envtorch.errors import NotReady, ServerExited
+
+if TYPE_CHECKING:
+    from envtorch.providers.base import Status
+
+__all__ = ["Watched", "probe", "wait_until_healthy"]
+
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.25
+LOG_LINES = 20
+"""How much of its log a failure carries."""
+
+
+class Watched(Protocol):
+    """Something that can tell whether the server still lives, and what it wrote."""
+
+    def status(self) -> "Status": ...
+
+    def logs(self, tail: int, /) -> str: ...
+
+
+def wait_until_healthy(
+    base_url: str,
+    *,
+    timeout_s: float,
+    watched: Watched,
+    ask: Callable[[str, float], str | None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when `GET base_url/health` answers 200.
+
+    Raises `ServerExited` as soon as the server is gone and `NotReady` at the deadline. `ask(url,
+    timeout)` gives None for a healthy server, else the reason why it is not.
+    """
+    ask = ask or probe
+    deadline = clock() + timeout_s
+    wait = FIRST_PAUSE_S
+    reason = "it was not asked yet"
+    while True:
+        status = watched.status()
+        if not status.is_alive:
+            raise exited(status, watched)
+        left = deadline - clock()
+        if left <= 0:
+            logs = watched.logs(LOG_LINES)
+            why = f"{status.detail}; {reason}" if status.detail else reason
+            raise NotReady(
+                f"the server at {base_url} was not healthy within {timeout_s:g} s: {why}", logs=logs
+            )
+        answer = ask(base_url, left)
+        if answer is None:
+            return
+        reason = answer
+        pause(min(wait, max(deadline - clock(), 0.0)))
+        wait = min(wait * 1.5, LONGEST_PAUSE_S)
+
+
+def exited(status: "Status", watched: Watched) -> ServerExited:
+    """The error for a server that is gone."""
+    how = f" with code {status.exit_code}" if status.exit_code is not None else ""
+    why = f" ({status.detail})" if status.detail else ""
+    logs = watched.logs(LOG_LINES)
+    return ServerExited(
+        f"the server ended{how} before it was healthy{why}", logs=logs, exit_code=status.exit_code
+    )
+
+
+def probe(base_url: str, timeout_s: float = 5.0) -> str | None:
+    """Why the server at `base_url` is not healthy; None when it is."""
+    try:
+        # A server on this machine or in this cluster is never behind the user's proxy.
+        response = httpx.get(f"{base_url}/health", timeout=min(timeout_s, 5.0), trust_env=False)
+    except httpx.TimeoutException:
+        return "it did not answer in time"
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    if response.is_success:
+        return None
+    return f"/health answered {response.status_code}: {response.text[:200]}"

@@ -1,0 +1,53 @@
+"""Which engines there are to test with; a test for one that is missing is skipped with a sentence."""
+
+import functools
+
+import pytest
+
+from envtorch.errors import EnvTorchError
+from tests.providers.subjects import PYTHON_IMAGE
+
+
+@functools.cache
+def no_engine() -> str | None:
+    """Why container tests cannot run here; None when they can."""
+    try:
+        from envtorch.providers.engine import connect, fetch_image
+
+        client = connect()
+        try:
+            fetch_image(client, PYTHON_IMAGE, policy="missing", timeout_s=300)
+        finally:
+            client.close()
+    except EnvTorchError as error:
+        return error.message
+    return None
+
+
+@functools.cache
+def no_cluster() -> str | None:
+    """Why Kubernetes tests cannot run here; None when they can."""
+    try:
+        from envtorch.providers.cluster import Cluster, speaking_to_cluster
+
+        cluster = Cluster()
+        try:
+            with speaking_to_cluster("asking for the pods"):
+                cluster.pods(cluster.namespace, "app=none")
+        finally:
+            cluster.close()
+    except EnvTorchError as error:
+        return error.message
+    return None
+
+
+@pytest.fixture(autouse=True)
+def _engine_is_there(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("kubernetes") is not None:
+        reason = no_cluster()
+        if reason is not None:
+            pytest.skip(f"Kubernetes tests need a cluster: {reason}")
+    if request.node.get_closest_marker("docker") is not None:
+        reason = no_engine()
+        if reason is not None:
+            pytest.skip(f"container tests need an engine with {PYTHON_IMAGE}: {reason}")

@@ -1,0 +1,53 @@
+"""The providers under test, each with the probe: found by name from other processes too."""
+
+from pathlib import Path
+
+from envtorch.providers.process import ProcessProvider
+from envtorch.testing import PROBE_APP, PROBE_COMMAND, ProviderSubject
+
+PYTHON_IMAGE = "python:3.11-slim"
+PROBE_PROJECT = Path(__file__).parent / "probe_project"
+
+
+def process() -> ProviderSubject:
+    return ProviderSubject(
+        make=ProcessProvider, image=PROBE_APP, importable="tests.providers.subjects:process"
+    )
+
+
+def docker(network: str = "bridge") -> ProviderSubject:
+    from envtorch.providers.docker import LocalDockerProvider
+
+    return ProviderSubject(
+        make=LocalDockerProvider,
+        image=PYTHON_IMAGE,
+        options={"command": PROBE_COMMAND, "network": network, "memory": "128m"},
+        missing_image="127.0.0.1:9/envtorch/missing:1",
+        importable=f"tests.providers.subjects:docker_{network}",
+    )
+
+
+def docker_bridge() -> ProviderSubject:
+    return docker("bridge")
+
+
+def docker_none() -> ProviderSubject:
+    return docker("none")
+
+
+def uv() -> ProviderSubject:
+    from envtorch.providers.uv import UVProvider
+
+    return ProviderSubject(make=lambda: UVProvider(PROBE_PROJECT), importable="tests.providers.subjects:uv")
+
+
+def kubernetes() -> ProviderSubject:
+    from envtorch.providers.kubernetes import KubernetesProvider
+
+    return ProviderSubject(
+        make=KubernetesProvider,
+        image=PYTHON_IMAGE,
+        options={"command": PROBE_COMMAND, "pull": "never", "memory": "128Mi"},
+        missing_image="envtorch-no-such-image:1",
+        importable="tests.providers.subjects:kubernetes",
+    )
