@@ -72,6 +72,18 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def step(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT | Awaitable[ObsT]:
         """Take one action; give what the agent sees next."""
 
+    async def reset_async(self, *args: Any, **kwargs: Any) -> ObsT:
+        """`reset`, for whoever awaits. Override it, and a server prefers it to `reset`."""
+        given: Any = self.reset(*args, **kwargs)
+        observation: ObsT = await given if isinstance(given, Awaitable) else given
+        return observation
+
+    async def step_async(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT:
+        """`step`, for whoever awaits. Override it, and a server prefers it to `step`."""
+        given: Any = self.step(action, *args, **kwargs)
+        observation: ObsT = await given if isinstance(given, Awaitable) else given
+        return observation
+
     @property
     @abstractmethod
     def state(self) -> StateT:
@@ -100,6 +112,12 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         reset = getattr(self.rubric, "reset", None)
         if reset is not None:
             reset()
+
+    async def _reset_rubric_async(self) -> None:
+        reset = getattr(self.rubric, "reset", None)
+        done = reset() if reset is not None else None
+        if isinstance(done, Awaitable):
+            await done
 
 
 @runtime_checkable
