@@ -20,6 +20,7 @@ __all__ = [
     "Rubric",
     "TaskProvider",
     "ToolProvider",
+    "ToolSteps",
     "Transform",
     "load_object",
     "type_arguments",
@@ -114,7 +115,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
             reset()
 
     async def _reset_rubric_async(self) -> None:
-        reset = getattr(self.rubric, "reset", None)
+        reset = getattr(self.rubric, "reset_async", None) or getattr(self.rubric, "reset", None)
         done = reset() if reset is not None else None
         if isinstance(done, Awaitable):
             await done
@@ -137,6 +138,13 @@ class ToolProvider(Protocol):
 
     def list_tools(self) -> Iterable[Tool] | Awaitable[Iterable[Tool]]: ...
     def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Any: ...
+
+
+@runtime_checkable
+class ToolSteps(Protocol):
+    """An environment whose `step` takes tool actions, and which can tell its tools without a step."""
+
+    def describe_tools(self) -> Iterable[Tool] | Awaitable[Iterable[Tool]]: ...
 
 
 EnvironmentSource = Callable[[], Environment[Any, Any, Any]] | Environment[Any, Any, Any] | str

@@ -12,7 +12,7 @@ from envtorch.errors import ConfigurationError
 __all__ = ["ServerMode", "Settings"]
 
 
-class ServerMode(enum.Enum):
+class ServerMode(enum.StrEnum):
     """Who is on the other side: a trainer who runs episodes, or an agent that only uses tools."""
 
     SIMULATION = "simulation"
@@ -48,6 +48,12 @@ class Settings:
     allowed_origins: frozenset[str] = frozenset()
     """`ENVTORCH_ORIGINS`: web pages from elsewhere that may open a WebSocket, separated by commas."""
 
+    client_mode: ServerMode = ServerMode.SIMULATION
+    """`OPENENV_CLIENT_MODE`: which kind of server OpenEnv's clients are told to expect."""
+
+    readme_path: str | None = None
+    """`ENV_README_PATH`: the file to show as the environment's description."""
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
         read = os.environ if environ is None else environ
@@ -57,4 +63,13 @@ class Settings:
             token_file=Path(path) if (path := read.get("ENVTORCH_TOKEN_FILE")) else None,
             allowed_origins=frozenset(filter(None, read.get("ENVTORCH_ORIGINS", "").split(","))),
             web_interface=read.get("ENABLE_WEB_INTERFACE", "").lower() in ("true", "1", "yes"),
+            client_mode=_mode_in(read, "OPENENV_CLIENT_MODE"),
+            readme_path=read.get("ENV_README_PATH") or None,
         )
+
+
+def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:
+    try:
+        return ServerMode.of(environ.get(name) or "simulation")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error.message}") from None

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-__all__ = ["OPENENV_BIN", "ours", "played", "served", "theirs"]
+__all__ = ["OPENENV_BIN", "ours", "played", "served", "theirs", "tools_server"]
 
 HERE = Path(__file__).parent
 OPENENV_SIDE = HERE / "openenv_side"
@@ -54,6 +54,11 @@ def served(
 def ours(*args: str, environ: Mapping[str, str] | None = None) -> Any:
     """Our server of the tally environment."""
     return served(sys.executable, HERE / "serve_tally.py", *args, environ=environ)
+
+
+def tools_server() -> Any:
+    """Our server of an environment made of tools."""
+    return served(sys.executable, HERE / "serve_basket.py")
 
 
 def theirs(*args: str) -> Any:

@@ -33,18 +33,18 @@ class LLMJudge(Rubric):
         self.default_score = default_score
         self.normalize = normalize
         self._client = client
-        self._pattern = re.compile(score_pattern or FIRST_NUMBER)
+        self._score_pattern = re.compile(score_pattern or FIRST_NUMBER)
 
     async def forward(self, action: Any, observation: Any) -> float:
         prompt = self.prompt_template.format(action=action, observation=observation)
         return self._score_in(await self._client.complete(prompt))
 
     def _score_in(self, reply: str) -> float:
-        found = self._pattern.search(reply)
+        found = self._score_pattern.search(reply)
         if found is None:
             return self.default_score
         try:
-            score = float(found.group(1) if self._pattern.groups else found.group())
+            score = float(found.group(1) if self._score_pattern.groups else found.group())
         except (TypeError, ValueError):
             return self.default_score
         return min(max(score, 0.0), 1.0) if self.normalize else score
@@ -52,13 +52,13 @@ class LLMJudge(Rubric):
     def state_dict(self) -> dict[str, Any]:
         return {
             "prompt_template": self.prompt_template,
-            "score_pattern": self._pattern.pattern,
+            "score_pattern": self._score_pattern.pattern,
             "default_score": self.default_score,
             "normalize": self.normalize,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.prompt_template = state.get("prompt_template", self.prompt_template)
-        self._pattern = re.compile(state.get("score_pattern", self._pattern.pattern))
+        self._score_pattern = re.compile(state.get("score_pattern", self._score_pattern.pattern))
         self.default_score = state.get("default_score", self.default_score)
         self.normalize = state.get("normalize", self.normalize)

@@ -10,11 +10,13 @@ from fastapi import APIRouter, FastAPI
 from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
+from envtorch.server.agent_tools import AgentTools
 from envtorch.server.factory import Factory
 from envtorch.server.gate import Gate
 from envtorch.server.http import HttpDoor
 from envtorch.server.keys import Keys
 from envtorch.server.mcp import RpcDoor
+from envtorch.server.mcp_http import McpDoor
 from envtorch.server.sessions import Sessions
 from envtorch.server.tasks import TaskDoor
 from envtorch.server.websocket import SocketDoor
@@ -91,7 +93,9 @@ class HTTPEnvServer:
         rpc = RpcDoor(self.sessions)
         TaskDoor(self.sessions, self.spec.name).register(router)
         HttpDoor(self.sessions, self._codec).register(router, mode)
-        router.add_api_route("/mcp", rpc.post, methods=["POST"], tags=["Tools"], summary="JSON-RPC")
+        mcp = McpDoor(self.sessions, rpc, AgentTools(self._codec))
+        router.add_api_route("/mcp", mcp.post, methods=["POST"], tags=["Tools"], summary="Tools, over MCP")
+        router.add_api_route("/mcp", mcp.delete, methods=["DELETE"], tags=["Tools"], summary="End a session")
         router.add_api_websocket_route("/mcp", rpc.endpoint)
         router.add_api_websocket_route("/ws", SocketDoor(self.sessions, rpc, mode).endpoint)
         _close_on_shutdown(router, self.sessions)
