@@ -1,8 +1,8 @@
 """`/mcp` for MCP's own clients: `initialize`, then tools, over streamable HTTP, in one session.
 
 OpenEnv's JSON-RPC lives on the same path and is told apart by what it never does: it does not
-initialise, and sends no `Mcp-Session-Id`. That id is the id of an EnvTorch session, so an agent's tool
-calls and a trainer's `/ws?session_id=` meet in the same episode. Answers are plain JSON, one per
+initialise, and sends no `Mcp-Session-Id`. That id is the token of an EnvTorch session, so a trainer who
+prepared one over HTTP hands it to an agent, and both act in the same episode. Answers are plain JSON, one per
 request; a stream of the server's own messages is not offered, and MCP lets it be refused.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from envtorch.errors import EnvTorchError, InvalidJSON
+from envtorch.errors import EnvTorchError, InvalidJSON, SessionLost
 from envtorch.protocol.jsonrpc import Code, RpcError, failure, success
 from envtorch.protocol.messages import read_json
 from envtorch.server.agent_tools import AgentTools
@@ -48,7 +48,7 @@ class McpDoor:
             return await self._initialize(message, request.headers.get(SESSION_HEADER))
         if session_id is None:
             return Response(await self._rpc.answer(body, own=None), media_type="application/json")
-        session = self._sessions.find(session_id)
+        session = self._sessions.by_token(session_id)
         if session is None:  # 404 is how MCP tells a client to initialise anew
             return JSONResponse({"detail": f"Unknown {MCP_SESSION_HEADER}: {session_id}"}, status_code=404)
         if message.get("id") is None:  # a notification, or an answer to a question we never ask
@@ -57,7 +57,7 @@ class McpDoor:
 
     async def delete(self, request: Request) -> Response:
         """The client is done with its session."""
-        session = self._sessions.find(request.headers.get(MCP_SESSION_HEADER, ""))
+        session = self._sessions.by_token(request.headers.get(MCP_SESSION_HEADER, ""))
         if session is None:
             return Response(status_code=404)
         await self._sessions.release(session)
@@ -79,13 +79,16 @@ class McpDoor:
         return Response(
             success(id, msgspec.json.encode(told)),
             media_type="application/json",
-            headers={MCP_SESSION_HEADER: session.id},
+            headers={MCP_SESSION_HEADER: session.token},
         )
 
     async def _session(self, existing: str | None) -> tuple[Session, str | None]:
         """The session that a trainer prepared for the agent, as it is; else a new one, its episode begun."""
         if existing is not None:
-            return self._sessions.get(existing), None
+            prepared = self._sessions.by_token(existing)
+            if prepared is None:
+                raise SessionLost(f"the session of this {SESSION_HEADER} is gone")
+            return prepared, None
         session = await self._sessions.open(held=False)
         try:
             return session, await self._tools.begin(session)
