@@ -42,7 +42,7 @@ def served(directory: Path) -> Iterator[str]:
 )
 def test_a_directory_is_served(tmp_path: Path, name: str, options: dict[str, str]) -> None:
     directory = files.write(tmp_path / name, **options)  # type: ignore[arg-type]
-    with served(directory) as url, GenericEnvClient(url) as env:
+    with served(directory) as url, GenericEnvClient(url, wire="openenv") as env:
         env.reset(seed=1, episode_id="e")
         env.step({"word": "a"})
         result = env.step({"word": "b"})
