@@ -54,6 +54,9 @@ class Settings:
     readme_path: str | None = None
     """`ENV_README_PATH`: the file to show as the environment's description."""
 
+    trust_remote_code: bool = False
+    """`OPENENV_TRUST_REMOTE_CODE`: a Space's package may be installed without asking."""
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
         read = os.environ if environ is None else environ
@@ -62,7 +65,8 @@ class Settings:
             token=read.get("ENVTORCH_TOKEN") or None,
             token_file=Path(path) if (path := read.get("ENVTORCH_TOKEN_FILE")) else None,
             allowed_origins=frozenset(filter(None, read.get("ENVTORCH_ORIGINS", "").split(","))),
-            web_interface=read.get("ENABLE_WEB_INTERFACE", "").lower() in ("true", "1", "yes"),
+            web_interface=_is_on(read, "ENABLE_WEB_INTERFACE"),
+            trust_remote_code=_is_on(read, "OPENENV_TRUST_REMOTE_CODE"),
             client_mode=_mode_in(read, "OPENENV_CLIENT_MODE"),
             readme_path=read.get("ENV_README_PATH") or None,
         )
@@ -73,3 +77,7 @@ def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:
         return ServerMode.of(environ.get(name) or "simulation")
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error.message}") from None
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "").lower() in ("true", "1", "yes")

@@ -37,7 +37,8 @@ class AliasModule(ModuleType):
             super().__setattr__(name, value)
             return
         try:
-            module, attribute = self._home(name)
+            taken = self._taken_from
+            module, attribute = taken.pop(name) if name in taken else self._home(name)
         except AttributeError:
             super().__setattr__(name, value)
         else:
@@ -47,8 +48,14 @@ class AliasModule(ModuleType):
         if name in self.__dict__:
             super().__delattr__(name)
             return
-        module, attribute = self._home(name)
+        module, attribute = self._taken_from[name] = self._home(name)
         delattr(module, attribute)
+
+    @property
+    def _taken_from(self) -> dict[str, tuple[ModuleType, str]]:
+        """Where a deleted name was, so that it can be put back: a patch ends by deleting, then setting."""
+        taken: dict[str, tuple[ModuleType, str]] = self.__dict__.setdefault("__taken__", {})
+        return taken
 
     def __dir__(self) -> list[str]:
         names: set[str] = set()

@@ -35,7 +35,11 @@ _PROVIDERS = ("envtorch.compat.containers",)
 _ENV_SERVER = (*_INTERFACES, *_TOOLS, *_TRANSFORMS, *_SERVER, "envtorch.compat.route_config", *_WEB, *_MCP)
 
 TABLE: Final[dict[str, tuple[str, ...]]] = {
-    "openenv": ("envtorch.compat.package", *_CLIENTS),
+    "openenv": ("envtorch.compat.package", "envtorch.compat.auto", *_CLIENTS),
+    "openenv.auto": ("envtorch.compat.auto",),
+    "openenv.auto.auto_env": ("envtorch.compat.auto.env",),
+    "openenv.auto.auto_action": ("envtorch.compat.auto.action",),
+    "openenv.auto._discovery": ("envtorch.compat.auto.discovery",),
     "openenv.core": (*_CLIENTS, *_LLM, *_ENV_SERVER),
     "openenv.core.client_types": _RESULT,
     "openenv.core.env_client": ("envtorch.compat.env_client", *_RESULT),
