@@ -206,17 +206,14 @@ class EnvClient(ABC, Generic[ActT, ObsT, StateT]):
             await self._connect_async()
 
     async def _reset_async(self, **options: Any) -> StepResult[ObsT]:
-        await self._ensure_connected(begins=True)
         answer = await self._send_and_receive({"type": "reset", "data": options})
         return self._parse_result(answer.get("data", {}))
 
     async def _step_async(self, action: ActT) -> StepResult[ObsT]:
-        await self._ensure_connected()
         answer = await self._send_and_receive({"type": "step", "data": self._step_payload(action)})
         return self._parse_result(answer.get("data", {}))
 
     async def _state_async(self) -> StateT:
-        await self._ensure_connected()
         answer = await self._send_and_receive({"type": "state"})
         return self._parse_state(answer.get("data", {}))
 
@@ -229,6 +226,7 @@ class EnvClient(ABC, Generic[ActT, ObsT, StateT]):
         return answer
 
     async def _send(self, message: dict[str, Any]) -> None:
+        await self._ensure_connected(begins=message.get("type") == "reset")
         assert self._ws is not None
         self._pairing.asked()
         with suppress(ConnectionClosed):  # why it closed may still be there to read

@@ -53,6 +53,8 @@ class HTTPEnvServer(server.HTTPEnvServer):
             if "environment_name" not in error.details:
                 raise
             raise ConcurrencyConfigurationError(**error.details, message=error.message) from None
+        # Plain HTTP callers of OpenEnv keep no cookie; they get one session to share, and their episode.
+        self.sessions.serves_anonymous = True
         self.action_cls = action_cls
         self.observation_cls = observation_cls
 

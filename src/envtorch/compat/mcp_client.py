@@ -83,7 +83,6 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         self.use_production_mode = True
 
     async def _rpc(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        await self._ensure_connected()
         request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         answer = (await self._send_and_receive({"type": "mcp", "data": request})).get("data", {})
         if answer.get("error") is not None:
