@@ -9,7 +9,7 @@ from typing import Self
 
 from envtorch.errors import ConfigurationError
 
-__all__ = ["ServerMode", "Settings"]
+__all__ = ["ServerMode", "Settings", "restore_variables", "variables"]
 
 
 class ServerMode(enum.StrEnum):
@@ -81,3 +81,14 @@ def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:
 
 def _is_on(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "").lower() in ("true", "1", "yes")
+
+
+def variables() -> dict[str, str]:
+    """All the variables there are, as they are now."""
+    return dict(os.environ)
+
+
+def restore_variables(before: Mapping[str, str]) -> None:
+    """Make the variables what they were."""
+    os.environ.clear()
+    os.environ.update(before)

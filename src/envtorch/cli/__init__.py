@@ -2,6 +2,7 @@
 
 import typer
 
+from envtorch.cli.check import check
 from envtorch.cli.demo import demo
 from envtorch.cli.serve import serve
 
@@ -15,4 +16,5 @@ main = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 main.command()(serve)
+main.command()(check)
 main.command()(demo)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from envtorch.settings import restore_variables, variables
 from envtorch.testing.report import Finding, Severity
 from envtorch.testing.subject import Subject
 
@@ -79,7 +80,7 @@ def process(subject: Subject) -> Iterator[Finding]:
     def seen() -> dict[str, Any]:
         return {
             "the working directory": os.getcwd(),
-            "the environment variables": dict(os.environ),
+            "the environment variables": variables(),
             "the global random generator": random.getstate(),
         }
 
@@ -100,13 +101,12 @@ def process(subject: Subject) -> Iterator[Finding]:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Whatever the block does to the working directory and the environment variables is undone."""
-    directory, variables = os.getcwd(), dict(os.environ)
+    directory, before = os.getcwd(), variables()
     try:
         yield
     finally:
         os.chdir(directory)
-        os.environ.clear()
-        os.environ.update(variables)
+        restore_variables(before)
 
 
 def leaks(subject: Subject) -> Iterator[Finding]:
