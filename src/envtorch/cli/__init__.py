@@ -4,6 +4,7 @@ import typer
 
 from envtorch.cli.check import check
 from envtorch.cli.demo import demo
+from envtorch.cli.mcp import mcp
 from envtorch.cli.serve import serve
 
 __all__ = ["main"]
@@ -17,4 +18,5 @@ main = typer.Typer(
 )
 main.command()(serve)
 main.command()(check)
+main.command()(mcp)
 main.command()(demo)

@@ -25,9 +25,10 @@ def check(
 ) -> None:
     """Play an environment every way a trainer would, and say what is not right."""
     try:
-        server: HTTPEnvServer | None = getattr(load_app(target).state, "env_server", None)
-    except (EnvTorchError, AttributeError) as error:
+        app = load_app(target)
+    except EnvTorchError as error:
         raise typer.BadParameter(str(error), param_hint="TARGET") from error
+    server: HTTPEnvServer | None = getattr(getattr(app, "state", None), "env_server", None)
     if server is None:
         raise typer.BadParameter("this application was not made by create_app", param_hint="TARGET")
     given: list[dict[str, Any]] | None = json.loads(actions.read_text()) if actions else None

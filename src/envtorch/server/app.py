@@ -63,7 +63,7 @@ class HTTPEnvServer:
         config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
         self.sessions = Sessions(factory, codec, config)
         self.is_locked = False
-        self._codec = codec
+        self.codec = codec
 
     @property
     def active_sessions(self) -> int:
@@ -92,8 +92,8 @@ class HTTPEnvServer:
         router = app.router if isinstance(app, FastAPI) else app
         rpc = RpcDoor(self.sessions)
         TaskDoor(self.sessions, self.spec.name).register(router)
-        HttpDoor(self.sessions, self._codec).register(router, mode)
-        mcp = McpDoor(self.sessions, rpc, AgentTools(self._codec))
+        HttpDoor(self.sessions, self.codec).register(router, mode)
+        mcp = McpDoor(self.sessions, rpc, AgentTools(self.codec))
         router.add_api_route("/mcp", mcp.post, methods=["POST"], tags=["Tools"], summary="Tools, over MCP")
         router.add_api_route("/mcp", mcp.delete, methods=["DELETE"], tags=["Tools"], summary="End a session")
         router.add_api_websocket_route("/mcp", rpc.endpoint)

@@ -53,7 +53,7 @@ class McpDoor:
             return JSONResponse({"detail": f"Unknown {MCP_SESSION_HEADER}: {session_id}"}, status_code=404)
         if message.get("id") is None:  # a notification, or an answer to a question we never ask
             return Response(status_code=202)
-        return Response(await self._answer(message, session), media_type="application/json")
+        return Response(await self.answer(message, session), media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
         """The client is done with its session."""
@@ -64,11 +64,19 @@ class McpDoor:
         return Response(status_code=204)
 
     async def _initialize(self, message: Mapping[str, Any], existing: str | None) -> Response:
+        answer, session = await self.initialize(message, existing)
+        headers = {MCP_SESSION_HEADER: session.token} if session is not None else None
+        return Response(answer, media_type="application/json", headers=headers)
+
+    async def initialize(
+        self, message: Mapping[str, Any], existing: str | None = None
+    ) -> tuple[bytes, Session | None]:
+        """The answer to `initialize`, and the session it began; None where it could not."""
         id = _id_of(message)
         try:
             session, instructions = await self._session(existing)
         except EnvTorchError as error:
-            return Response(failure(id, RpcError.of(error)), media_type="application/json")
+            return failure(id, RpcError.of(error)), None
         asked = (message.get("params") or {}).get("protocolVersion")
         told = {
             "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
@@ -76,11 +84,7 @@ class McpDoor:
             "serverInfo": {"name": self._tools.name, "version": version("envtorch")},
             **({"instructions": instructions} if instructions else {}),
         }
-        return Response(
-            success(id, msgspec.json.encode(told)),
-            media_type="application/json",
-            headers={MCP_SESSION_HEADER: session.token},
-        )
+        return success(id, msgspec.json.encode(told)), session
 
     async def _session(self, existing: str | None) -> tuple[Session, str | None]:
         """The session that a trainer prepared for the agent, as it is; else a new one, its episode begun."""
@@ -96,7 +100,8 @@ class McpDoor:
             await self._sessions.release(session)
             raise
 
-    async def _answer(self, message: Mapping[str, Any], session: Session) -> bytes:
+    async def answer(self, message: Mapping[str, Any], session: Session) -> bytes:
+        """The answer to any other request."""
         id = _id_of(message)
         params = message.get("params") or {}
         try:
