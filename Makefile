@@ -4,6 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# OpenEnv, to be compared with: in an environment of its own, never in ours.
+OPENENV       := .venvs/openenv
+OPENENV_READY := $(OPENENV)/.ready-0.10.0
+
 .PHONY: demo test test-faults test-k8s check format bench compat clean
 .DEFAULT_GOAL := help
 
@@ -27,6 +31,14 @@ test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
 
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60
+
+compat: $(READY) $(OPENENV_READY)  ## play against OpenEnv 0.10.0, both ways, over real sockets
+	$(BIN)/python -m pytest -m compat tests/compat
+
+$(OPENENV_READY):
+	$(PYTHON) -m venv $(OPENENV) 2>/dev/null || { $(PYTHON) -m pip install --quiet --user virtualenv && $(PYTHON) -m virtualenv --quiet $(OPENENV); }
+	$(OPENENV)/bin/python -m pip install --quiet openenv==0.10.0
+	@touch $@
 
 check: $(READY)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ __all__ = [
     "Rubric",
     "TaskProvider",
     "ToolProvider",
+    "ToolSteps",
     "Transform",
     "load_object",
     "type_arguments",
@@ -72,6 +73,18 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def step(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT | Awaitable[ObsT]:
         """Take one action; give what the agent sees next."""
 
+    async def reset_async(self, *args: Any, **kwargs: Any) -> ObsT:
+        """`reset`, for whoever awaits. Override it, and a server prefers it to `reset`."""
+        given: Any = self.reset(*args, **kwargs)
+        observation: ObsT = await given if isinstance(given, Awaitable) else given
+        return observation
+
+    async def step_async(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT:
+        """`step`, for whoever awaits. Override it, and a server prefers it to `step`."""
+        given: Any = self.step(action, *args, **kwargs)
+        observation: ObsT = await given if isinstance(given, Awaitable) else given
+        return observation
+
     @property
     @abstractmethod
     def state(self) -> StateT:
@@ -101,6 +114,12 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if reset is not None:
             reset()
 
+    async def _reset_rubric_async(self) -> None:
+        reset = getattr(self.rubric, "reset_async", None) or getattr(self.rubric, "reset", None)
+        done = reset() if reset is not None else None
+        if isinstance(done, Awaitable):
+            await done
+
 
 @runtime_checkable
 class TaskProvider(Protocol):
@@ -119,6 +138,13 @@ class ToolProvider(Protocol):
 
     def list_tools(self) -> Iterable[Tool] | Awaitable[Iterable[Tool]]: ...
     def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Any: ...
+
+
+@runtime_checkable
+class ToolSteps(Protocol):
+    """An environment whose `step` takes tool actions, and which can tell its tools without a step."""
+
+    def describe_tools(self) -> Iterable[Tool] | Awaitable[Iterable[Tool]]: ...
 
 
 EnvironmentSource = Callable[[], Environment[Any, Any, Any]] | Environment[Any, Any, Any] | str

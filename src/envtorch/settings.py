@@ -9,7 +9,14 @@ from typing import Self
 
 from envtorch.errors import ConfigurationError
 
-__all__ = ["ServerMode", "Settings", "engine_addresses", "inherited_environment"]
+__all__ = [
+    "ServerMode",
+    "Settings",
+    "engine_addresses",
+    "inherited_environment",
+    "restore_variables",
+    "variables",
+]
 
 NEUTRAL = frozenset(
     {
@@ -22,7 +29,7 @@ NEUTRAL = frozenset(
 """What a program needs to run at all. Tokens and keys are not among it."""
 
 
-class ServerMode(enum.Enum):
+class ServerMode(enum.StrEnum):
     """Who is on the other side: a trainer who runs episodes, or an agent that only uses tools."""
 
     SIMULATION = "simulation"
@@ -61,6 +68,15 @@ class Settings:
     tracing: bool = False
     """`ENVTORCH_TRACING`: true, 1 or yes; spans for OpenTelemetry."""
 
+    client_mode: ServerMode = ServerMode.SIMULATION
+    """`OPENENV_CLIENT_MODE`: which kind of server OpenEnv's clients are told to expect."""
+
+    readme_path: str | None = None
+    """`ENV_README_PATH`: the file to show as the environment's description."""
+
+    trust_remote_code: bool = False
+    """`OPENENV_TRUST_REMOTE_CODE`: a Space's package may be installed without asking."""
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
         read = os.environ if environ is None else environ
@@ -69,13 +85,34 @@ class Settings:
             token=read.get("ENVTORCH_TOKEN") or None,
             token_file=Path(path) if (path := read.get("ENVTORCH_TOKEN_FILE")) else None,
             allowed_origins=frozenset(filter(None, read.get("ENVTORCH_ORIGINS", "").split(","))),
-            web_interface=_is_yes(read.get("ENABLE_WEB_INTERFACE")),
-            tracing=_is_yes(read.get("ENVTORCH_TRACING")),
+            web_interface=_is_on(read, "ENABLE_WEB_INTERFACE"),
+            tracing=_is_on(read, "ENVTORCH_TRACING"),
+            trust_remote_code=_is_on(read, "OPENENV_TRUST_REMOTE_CODE"),
+            client_mode=_mode_in(read, "OPENENV_CLIENT_MODE"),
+            readme_path=read.get("ENV_README_PATH") or None,
         )
 
 
-def _is_yes(value: str | None) -> bool:
-    return (value or "").lower() in ("true", "1", "yes")
+def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:
+    try:
+        return ServerMode.of(environ.get(name) or "simulation")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error.message}") from None
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "").lower() in ("true", "1", "yes")
+
+
+def variables() -> dict[str, str]:
+    """All the variables there are, as they are now."""
+    return dict(os.environ)
+
+
+def restore_variables(before: Mapping[str, str]) -> None:
+    """Make the variables what they were."""
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def inherited_environment(*also: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:

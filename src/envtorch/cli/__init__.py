@@ -2,7 +2,9 @@
 
 import typer
 
+from envtorch.cli.check import check
 from envtorch.cli.demo import demo
+from envtorch.cli.mcp import mcp
 from envtorch.cli.serve import serve
 
 __all__ = ["main"]
@@ -15,4 +17,6 @@ main = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 main.command()(serve)
+main.command()(check)
+main.command()(mcp)
 main.command()(demo)

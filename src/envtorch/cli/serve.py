@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from envtorch.cli.target import load_app
+from envtorch.compat.loader import load_app
 from envtorch.errors import EnvTorchError
 
 __all__ = ["serve"]
@@ -14,7 +14,7 @@ __all__ = ["serve"]
 
 def serve(
     target: Annotated[
-        str, typer.Argument(help="module:app, module:Environment, or a bundled name like echo_env")
+        str, typer.Argument(help="module:app, module:Environment, a directory, or a bundled name")
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,

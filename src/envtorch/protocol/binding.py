@@ -33,7 +33,7 @@ class Method:
 
     @classmethod
     def of(cls, environment: object, name: str) -> "Method":
-        chosen = getattr(environment, f"{name}_async", None) or getattr(environment, name)
+        chosen = _own_twin(environment, name) or getattr(environment, name)
         parameters = list(inspect.signature(chosen).parameters.values())
         if name == "step":
             parameters = parameters[1:]  # the action is not ours to name
@@ -62,6 +62,13 @@ class Method:
                 arguments=unknown,
             )
         return {name: value for name, value in options.items() if name in self.keywords}
+
+
+def _own_twin(environment: object, name: str) -> Callable[..., Any] | None:
+    """`reset_async` or `step_async` where the author wrote one; the inherited one only calls the other."""
+    twin: Callable[..., Any] | None = getattr(environment, f"{name}_async", None)
+    inherited = getattr(twin, "__func__", None) is getattr(Environment, f"{name}_async")
+    return None if inherited else twin
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from envtorch.env import EnvSpec
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
 from envtorch.protocol.formats import JSON, Format, Unencodable
 from envtorch.protocol.messages import invalid
-from envtorch.types import ActT, ObsT, Scalar, StateT, StepResult
+from envtorch.tools import CallToolAction, ListToolsAction
+from envtorch.types import Action, ActT, ObsT, Scalar, StateT, StepResult
 
 __all__ = ["Codec", "Encoded", "encode_value"]
 
@@ -44,6 +45,8 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self._action: TypeAdapter[ActT] = TypeAdapter(spec.action)
         self._observation: TypeAdapter[ObsT] = TypeAdapter(spec.observation)
         self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
+        self.takes_tool_actions = spec.action in (CallToolAction, ListToolsAction)
+        self._tool_actions = _TOOL_ACTIONS if self.takes_tool_actions or spec.action is Action else {}
         self._lifted = [name for name in ("reward", "done") if name in _field_names(spec.observation)]
 
     # The server's side.
@@ -51,11 +54,14 @@ class Codec(Generic[ActT, ObsT, StateT]):
     def decode_action(self, payload: bytes | Mapping[str, Any], format: Format = JSON) -> ActT:
         """The action in `payload`. Raises `InvalidAction`, whatever a validator of its class does."""
         try:
-            if not isinstance(payload, bytes):
-                return self._action.validate_python(payload)
-            if format is JSON:
-                return self._action.validate_json(payload)
-            return self._action.validate_python(format.read(payload))
+            given: Any = payload
+            if isinstance(payload, bytes) and format is not JSON:
+                given = format.read(payload)
+            adapter = self._tool_actions.get(_type_in(given)) if self._tool_actions else None
+            adapter = adapter or self._action
+            return (
+                adapter.validate_json(given) if isinstance(given, bytes) else adapter.validate_python(given)
+            )
         except Exception as error:  # validators are foreign code
             raise invalid(error) from error
 
@@ -113,6 +119,22 @@ class Codec(Generic[ActT, ObsT, StateT]):
 T = TypeVar("T")
 
 _ENVELOPE = {"reward", "done"}
+
+_TOOL_ACTIONS: dict[str, TypeAdapter[Any]] = {
+    "list_tools": TypeAdapter(ListToolsAction),
+    "call_tool": TypeAdapter(CallToolAction),
+}
+"""What an environment of tools, or of any action at all, understands by these types."""
+
+
+class _Typed(msgspec.Struct):
+    type: Any = None
+
+
+def _type_in(payload: Any) -> str:
+    if isinstance(payload, bytes):
+        return str(msgspec.json.decode(payload, type=_Typed).type)
+    return str(payload.get("type")) if isinstance(payload, Mapping) else ""
 
 
 def encode_value(

@@ -9,13 +9,14 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from envtorch.env import Environment, ToolProvider
+from envtorch.env import Environment, ToolProvider, ToolSteps
 from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Unsupported
 from envtorch.protocol import messages
 from envtorch.protocol.binding import Binding, Colour
 from envtorch.protocol.codec import Codec, Encoded, encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
+from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
 from envtorch.types import EnvironmentMetadata
 
 __all__ = ["EnvironmentHost", "Simulation"]
@@ -97,14 +98,18 @@ class EnvironmentHost:
 
     @property
     def has_tools(self) -> bool:
-        return isinstance(self.environment, ToolProvider)
+        return isinstance(self.environment, ToolProvider | ToolSteps) or self._codec.takes_tool_actions
 
     def list_tools(self) -> Answers:
         """The tools, as a JSON array in MCP's spelling."""
         environment = self.environment
-        assert isinstance(environment, ToolProvider)
         with environment_at_work("list_tools"):
-            tools = yield environment.list_tools()
+            if isinstance(environment, ToolProvider):
+                tools = yield environment.list_tools()
+            elif isinstance(environment, ToolSteps):
+                tools = yield environment.describe_tools()
+            else:
+                tools = (yield self._binding.step.call(ListToolsAction())).tools
         described = [
             {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
             for tool in tools
@@ -112,12 +117,22 @@ class EnvironmentHost:
         return encode_value(described)
 
     def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answers:
-        """What a tool answered, as JSON."""
+        """What a tool answered, as JSON. Raises `EnvironmentFailed` with the tool's own reason."""
+        answer = yield from self.tool_answer(name, arguments)
+        error = getattr(answer, "error", None)
+        if error is not None:
+            raise EnvironmentFailed(error.message, error_type=error.error_type)
+        is_step = isinstance(answer, CallToolObservation) and isinstance(self.environment, ToolSteps)
+        return encode_value(answer.result if is_step else answer)
+
+    def tool_answer(self, name: str, arguments: Mapping[str, Any]) -> Generator[Any, Any, Any]:
+        """What a tool gave: a value, or the observation of the step that the call was."""
         environment = self.environment
-        assert isinstance(environment, ToolProvider)
         with environment_at_work(f"tool {name!r}"):
-            result = yield environment.call_tool(name, arguments)
-        return encode_value(result)
+            if isinstance(environment, ToolProvider):
+                return (yield environment.call_tool(name, arguments))
+            action = CallToolAction(tool_name=name, arguments=dict(arguments))
+            return (yield self._binding.step.call(action))
 
     def tasks(self, method: str, *args: Any) -> Generator[Any, Any, Any]:
         """The answer of one method of `TaskProvider`."""

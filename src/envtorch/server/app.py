@@ -10,11 +10,13 @@ from fastapi import APIRouter, FastAPI
 from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
+from envtorch.server.agent_tools import AgentTools
 from envtorch.server.factory import Factory
 from envtorch.server.gate import Gate
 from envtorch.server.http import HttpDoor
 from envtorch.server.keys import Keys
 from envtorch.server.mcp import RpcDoor
+from envtorch.server.mcp_http import McpDoor
 from envtorch.server.sessions import Sessions
 from envtorch.server.tasks import TaskDoor
 from envtorch.server.tracing import spans
@@ -62,7 +64,7 @@ class HTTPEnvServer:
         config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
         self.sessions = Sessions(factory, codec, config)
         self.is_locked = False
-        self._codec = codec
+        self.codec = codec
 
     @property
     def active_sessions(self) -> int:
@@ -91,8 +93,10 @@ class HTTPEnvServer:
         router = app.router if isinstance(app, FastAPI) else app
         rpc = RpcDoor(self.sessions)
         TaskDoor(self.sessions, self.spec.name).register(router)
-        HttpDoor(self.sessions, self._codec).register(router, mode)
-        router.add_api_route("/mcp", rpc.post, methods=["POST"], tags=["Tools"], summary="JSON-RPC")
+        HttpDoor(self.sessions, self.codec).register(router, mode)
+        mcp = McpDoor(self.sessions, rpc, AgentTools(self.codec))
+        router.add_api_route("/mcp", mcp.post, methods=["POST"], tags=["Tools"], summary="Tools, over MCP")
+        router.add_api_route("/mcp", mcp.delete, methods=["DELETE"], tags=["Tools"], summary="End a session")
         router.add_api_websocket_route("/mcp", rpc.endpoint)
         router.add_api_websocket_route("/ws", SocketDoor(self.sessions, rpc, mode).endpoint)
         _close_on_shutdown(router, self.sessions)

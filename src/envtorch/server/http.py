@@ -217,7 +217,7 @@ class HttpDoor:
         return session
 
     async def _new_session(self) -> Session:
-        if self._sessions.capacity == 1:
+        if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()
         return await self._sessions.open(held=False)
 
@@ -227,7 +227,7 @@ class HttpDoor:
             if session is None:
                 raise SessionLost(f"the session of this {SESSION_HEADER} is gone; POST /reset opens one")
             return session
-        if self._sessions.capacity == 1:
+        if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()
         raise SessionRequired(
             f"this server holds up to {self._sessions.capacity} sessions: send the {SESSION_HEADER} "

@@ -107,9 +107,19 @@ class LoopThreadRunner:
         return await asyncio.wrap_future(pending)
 
     async def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).add_done_callback(
+            lambda _: self._loop.call_soon_threadsafe(self._loop.stop)
+        )
         await self._thread.close()
         self._loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    """End what an environment left running on its loop."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
 
 
 def _settle_here(value: Any) -> Any:

@@ -59,6 +59,8 @@ class Sessions:
         self._spare: _Spare | None = None
         self._spare_turn = asyncio.Lock()
         self._known_class = factory.environment_class
+        self.serves_anonymous = config.max_concurrent_envs == 1
+        """Callers who never say who they are share one session. With room for more it would be a guess."""
         self._anonymous: Session | None = None
         self._running = 0
         self._quiet = asyncio.Event()

@@ -1,0 +1,53 @@
+"""OpenEnv's harness: sessions with tools, and the loops that let a model use them."""
+
+from envtorch.compat.harness.adapters import (
+    CLIHarnessAdapter,
+    HarnessAdapter,
+    MCPHarnessAdapter,
+    SessionMCPBridge,
+)
+from envtorch.compat.harness.rollout import build_harness_rollout_func
+from envtorch.compat.harness.sessions import (
+    LoopOwningSession,
+    ResourceSession,
+    ResourceSessionFactory,
+    StepEnvSessionAdapter,
+    TrainableSession,
+)
+from envtorch.compat.harness.values import (
+    HarnessRolloutResult,
+    HarnessRunLimits,
+    Message,
+    ModelStep,
+    ModelStepResult,
+    RolloutEvent,
+    ToolResult,
+    ToolTraceEntry,
+    TraceEntry,
+    VerifyResult,
+)
+from envtorch.tools import RESERVED_TOOL_NAMES
+
+__all__ = [
+    "RESERVED_TOOL_NAMES",
+    "CLIHarnessAdapter",
+    "HarnessAdapter",
+    "HarnessRolloutResult",
+    "HarnessRunLimits",
+    "LoopOwningSession",
+    "MCPHarnessAdapter",
+    "Message",
+    "ModelStep",
+    "ModelStepResult",
+    "ResourceSession",
+    "ResourceSessionFactory",
+    "RolloutEvent",
+    "SessionMCPBridge",
+    "StepEnvSessionAdapter",
+    "ToolResult",
+    "ToolTraceEntry",
+    "TraceEntry",
+    "TrainableSession",
+    "VerifyResult",
+    "build_harness_rollout_func",
+]

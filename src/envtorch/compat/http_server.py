@@ -1,0 +1,130 @@
+"""OpenEnv's server names, as strict as OpenEnv is: a class or a factory, never an instance."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+
+from envtorch import server
+from envtorch.compat.exceptions import ConcurrencyConfigurationError
+from envtorch.env import Environment
+from envtorch.errors import ConfigurationError
+from envtorch.settings import ServerMode, Settings
+from envtorch.types import Action, ConcurrencyConfig, Observation, State
+
+__all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
+
+EnvironmentFactory = Callable[[], Environment[Any, Any, Any]]
+
+
+class HTTPEnvServer(server.HTTPEnvServer):
+    """`envtorch.server.HTTPEnvServer` with OpenEnv's signature and its refusals."""
+
+    def __init__(
+        self,
+        env: EnvironmentFactory,
+        action_cls: type | None,
+        observation_cls: type | None,
+        max_concurrent_envs: int | None = None,
+        concurrency_config: ConcurrencyConfig | None = None,
+        env_name: str | None = None,
+        state_cls: type = State,
+        *,
+        reset_observation_cls: type | None = None,
+    ) -> None:
+        if not callable(env):
+            raise TypeError(
+                "env must be a callable, an environment class or a factory function, and not an "
+                f"instance of {type(env).__name__}"
+            )
+        self._env_factory = env
+        try:
+            super().__init__(
+                env,
+                action_cls or Action,
+                observation_cls or Observation,
+                max_concurrent_envs,
+                concurrency_config,
+                env_name,
+                state_cls,
+                reset_observation_cls=reset_observation_cls,
+            )
+        except ConfigurationError as error:
+            if "environment_name" not in error.details:
+                raise
+            raise ConcurrencyConfigurationError(**error.details, message=error.message) from None
+        # Plain HTTP callers of OpenEnv keep no cookie; they get one session to share, and their episode.
+        self.sessions.serves_anonymous = True
+        self.action_cls = action_cls
+        self.observation_cls = observation_cls
+
+    @property
+    def is_concurrency_safe(self) -> bool:
+        """Whether the environment says that several of it can live in one process."""
+        known = self.sessions.factory.environment_class
+        made = known or type(self._env_factory())
+        return bool(getattr(made, "SUPPORTS_CONCURRENT_SESSIONS", False))
+
+
+def create_fastapi_app(
+    env: Callable[[], Environment[Any, Any, Any]],
+    action_cls: type | None,
+    observation_cls: type | None,
+    max_concurrent_envs: int | None = None,
+    concurrency_config: ConcurrencyConfig | None = None,
+    env_name: str | None = None,
+    state_cls: type = State,
+    *,
+    mode: ServerMode | str | None = None,
+    reset_observation_cls: type | None = None,
+) -> FastAPI:
+    """A FastAPI application that serves the environment; yours to add routes and middleware to."""
+    served = HTTPEnvServer(
+        env,
+        action_cls,
+        observation_cls,
+        max_concurrent_envs,
+        concurrency_config,
+        env_name,
+        state_cls,
+        reset_observation_cls=reset_observation_cls,
+    )
+    app = FastAPI(
+        title="OpenEnv Environment HTTP API",
+        version="1.0.0",
+        description=f"{served.spec.name}, served by EnvTorch on OpenEnv's interface.",
+    )
+    served.register_routes(app, mode or Settings.from_environ().mode)
+    app.state.env_server = served
+    return app
+
+
+def create_app(
+    env: Callable[[], Environment[Any, Any, Any]],
+    action_cls: type | None,
+    observation_cls: type | None,
+    env_name: str | None = None,
+    max_concurrent_envs: int | None = None,
+    concurrency_config: ConcurrencyConfig | None = None,
+    gradio_builder: Callable[..., Any] | None = None,
+    custom_tab_name: str = "Custom",
+    custom_tab_primary: bool = False,
+    show_default_tab: bool = True,
+    title_override: str | None = None,
+    state_cls: type = State,
+    *,
+    mode: ServerMode | str | None = None,
+    reset_observation_cls: type | None = None,
+) -> FastAPI:
+    """`create_fastapi_app`, with OpenEnv's options for a web page."""
+    return create_fastapi_app(
+        env,
+        action_cls,
+        observation_cls,
+        max_concurrent_envs,
+        concurrency_config,
+        env_name,
+        state_cls,
+        mode=mode,
+        reset_observation_cls=reset_observation_cls,
+    )

@@ -1,0 +1,39 @@
+"""`openenv.yaml`, as much of it as serving needs: its plain top-level fields, whatever else is in it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["app_candidates", "read_manifest"]
+
+_FIELD = re.compile(r"""^(\w+)\s*:\s*["']?([^"'#]*?)["']?\s*(?:#.*)?$""")
+
+
+def read_manifest(directory: Path) -> dict[str, str]:
+    """The top-level fields that are one line each. What cannot be understood is left out.
+
+    Manifests in the wild hold anything, and some are not even YAML; a full parser would refuse them.
+    """
+    for name in ("openenv.yaml", "openenv.yml"):
+        path = directory / name
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            found = (_FIELD.match(line) for line in lines)
+            return {match[1]: match[2].strip() for match in found if match and match[2].strip()}
+    return {}
+
+
+def app_candidates(manifest: Mapping[str, str]) -> list[str]:
+    """Where the application may be, best guess first, each as `module:attribute`."""
+    told = [_as_module(manifest[key]) for key in ("app", "entrypoint", "entry_point") if key in manifest]
+    usual = ["server.app:app", "app:app", "server.main:app", "main:app", "server:app"]
+    return list(dict.fromkeys([*(name for name in told if name), *usual]))
+
+
+def _as_module(app: str) -> str | None:
+    """`server/app.py` and `server.app` are understood as `server.app:app`."""
+    module, _, attribute = app.partition(":")
+    module = module.removesuffix(".py").replace("/", ".").strip(". ")
+    if not re.fullmatch(r"\w+(\.\w+)*", module) or not re.fullmatch(r"\w*", attribute):
+        return None
+    return f"{module}:{attribute or 'app'}"

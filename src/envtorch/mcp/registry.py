@@ -1,0 +1,132 @@
+"""The tools of one environment: those of its FastMCP server, and those that belong to one mode."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+import pydantic
+from fastmcp import Client, Context, FastMCP
+from fastmcp.exceptions import NotFoundError, ValidationError
+from fastmcp.tools import Tool as ServerTool
+
+from envtorch.settings import ServerMode
+from envtorch.tools import RESERVED_TOOL_NAMES, CallToolResult, Tool, ToolError, ToolErrorType
+
+__all__ = ["ToolRegistry", "failure"]
+
+
+class ToolRegistry:
+    """Finds and calls tools.
+
+    The server is called directly, with no transport in between: what a tool raises keeps its class, and
+    a call costs what the tool costs.
+    """
+
+    def __init__(self, server: FastMCP) -> None:
+        self.server = server
+        self._of_mode: dict[str, dict[ServerMode, ServerTool]] = {}
+        self._sessions: dict[asyncio.AbstractEventLoop, Client[Any]] = {}
+
+    def add(self, function: Callable[..., Any], mode: ServerMode | None) -> None:
+        """Make a function a tool: of one mode, or of the server and so of both."""
+        refuse_reserved([function.__name__])
+        if mode is None:
+            self.server.add_tool(ServerTool.from_function(function))
+        else:
+            self._of_mode.setdefault(function.__name__, {})[mode] = ServerTool.from_function(function)
+
+    async def tools(self, mode: ServerMode) -> dict[str, ServerTool]:
+        """The tools that there are in a mode, by name."""
+        served = {tool.name: tool for tool in await self.server.list_tools()}
+        own = {name: by_mode[mode] for name, by_mode in self._of_mode.items() if mode in by_mode}
+        return {**{name: tool for name, tool in served.items() if name not in self._of_mode}, **own}
+
+    async def describe(self, mode: ServerMode) -> list[Tool]:
+        """The tools of a mode as values."""
+        return [
+            Tool(name=tool.name, description=tool.description or "", input_schema=tool.parameters)
+            for tool in (await self.tools(mode)).values()
+        ]
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], mode: ServerMode, timeout_s: float
+    ) -> CallToolResult:
+        """What a tool answered. Raises what the tool raised, or why it could not be called."""
+        async with asyncio.timeout(timeout_s):
+            if name not in self._of_mode:
+                return await self._call_served(name, dict(arguments))
+            tool = self._of_mode[name].get(mode)
+            if tool is None:
+                raise NotFoundError(f"Unknown tool: '{name}'")
+            return _result(await tool.run(dict(arguments)))
+
+    async def _call_served(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        tool = await self.server.get_tool(name)
+        if tool is None or not _wants_context(tool):
+            return _result(await self.server.call_tool(name, arguments))
+        # FastMCP keeps what a tool stores in its context by session, so there has to be one.
+        loop = asyncio.get_running_loop()
+        if loop not in self._sessions:
+            self._sessions[loop] = await Client(self.server).__aenter__()  # type: ignore[no-untyped-call]
+        answer = await self._sessions[loop].call_tool_mcp(name, arguments)
+        if getattr(answer, "is_error" if hasattr(answer, "is_error") else "isError"):
+            raise RuntimeError("; ".join(getattr(part, "text", "") for part in answer.content))
+        return _result(_FromClient(answer))
+
+    async def close(self) -> None:
+        """End the sessions of this loop."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.__aexit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    async def functions(self, mode: ServerMode) -> dict[str, Callable[..., Any]]:
+        """The tools that are plain functions, to be called as such."""
+        tools = await self.tools(mode)
+        found = ((name, getattr(tool, "fn", None)) for name, tool in tools.items())
+        return {name: function for name, function in found if callable(function)}
+
+
+class _FromClient:
+    """A client's answer, in the spelling of the server's; the two differ between versions."""
+
+    def __init__(self, answer: Any) -> None:
+        self.content = answer.content
+        spelling = "structured_content" if hasattr(answer, "structured_content") else "structuredContent"
+        self.structured_content = getattr(answer, spelling)
+        self.meta = answer.meta
+
+
+def _wants_context(tool: ServerTool) -> bool:
+    function = getattr(tool, "fn", None)
+    try:
+        hints = get_type_hints(function) if function is not None else {}
+    except (NameError, TypeError):
+        return True  # it cannot be ruled out
+    return Context in hints.values()
+
+
+def refuse_reserved(names: list[str]) -> None:
+    """An agent must not find the simulation's controls among its tools."""
+    taken = sorted(RESERVED_TOOL_NAMES.intersection(names))
+    if taken:
+        raise ValueError(f"{', '.join(taken)}: reserved, and not to be used as names of tools")
+
+
+def _result(answer: Any) -> CallToolResult:
+    structured = answer.structured_content
+    meta = answer.meta
+    wrapped = bool(((meta or {}).get("fastmcp") or {}).get("wrap_result"))
+    data = structured.get("result") if wrapped and structured is not None else structured
+    return CallToolResult(content=list(answer.content), structured_content=structured, meta=meta, data=data)
+
+
+def failure(error: BaseException) -> ToolError:
+    """Why a tool gave no result, as the agent is told."""
+    kind = ToolErrorType.EXECUTION_ERROR
+    if isinstance(error, NotFoundError):
+        kind = ToolErrorType.TOOL_NOT_FOUND
+    elif isinstance(error, ValidationError | pydantic.ValidationError):
+        kind = ToolErrorType.INVALID_ARGS
+    elif isinstance(error, TimeoutError):
+        kind = ToolErrorType.TIMEOUT
+    return ToolError(error_type=kind, message=str(error) or repr(error))

@@ -1,0 +1,74 @@
+"""`check_env`: everything there is to check about an environment, in one call and one report."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from envtorch.env import Environment, EnvironmentSource, EnvSpec, load_object
+from envtorch.errors import ConfigurationError
+from envtorch.protocol.codec import Codec
+from envtorch.testing import checks, isolation
+from envtorch.testing.report import Finding, Report
+from envtorch.testing.subject import Subject, made_up_actions
+
+__all__ = ["check_env"]
+
+CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    checks.contract,
+    checks.serialisability,
+    checks.rewards,
+    checks.episodes,
+    checks.values,
+    checks.determinism,
+    isolation.isolation,
+    isolation.threads,
+    isolation.process,
+    isolation.leaks,
+)
+
+
+def check_env(
+    env: EnvironmentSource,
+    action_cls: type | None = None,
+    observation_cls: type | None = None,
+    *,
+    actions: Sequence[Mapping[str, Any]] | None = None,
+    reset_options: Mapping[str, Any] | None = None,
+    reward_range: tuple[float, float] | None = None,
+    seed: int = 7,
+    steps: int = 5,
+) -> Report:
+    """Play an environment every way a server and a trainer would, and report what is not right.
+
+    `actions` is an episode's worth, each as a client would send it; without it they are made up from the
+    action's schema, which finds less where most actions are invalid. The environment must be a class or
+    a factory: several are made.
+    """
+    source = load_object(env) if isinstance(env, str) else env
+    if isinstance(source, Environment):
+        raise ConfigurationError("check_env makes several environments: pass the class, or a factory")
+    spec: EnvSpec[Any, Any, Any] = EnvSpec.of(source, action=action_cls, observation=observation_cls)
+    codec = Codec(spec)
+    name = getattr(source, "__name__", spec.name)
+    try:
+        chosen = actions if actions is not None else made_up_actions(source, codec, steps, seed)
+    except Exception as error:  # an author's code
+        return Report(name, ("construction",), (_crashed("construction", error),))
+    subject = Subject(name, source, codec, chosen, dict(reset_options or {}), seed, reward_range)
+    findings: list[Finding] = []
+    for check in CHECKS:
+        try:
+            with isolation.undisturbed():
+                findings += check(subject)
+        except Exception as error:  # an author's code: it is the finding
+            findings.append(_crashed(check.__name__, error))
+            if check is checks.contract:
+                break  # nothing else can be said of an environment that does not run
+    return Report(name, tuple(check.__name__ for check in CHECKS), tuple(findings))
+
+
+def _crashed(check: str, error: Exception) -> Finding:
+    return Finding(
+        check,
+        f"the environment raised {error!r}",
+        "run it by hand with the same actions; if they are invalid, pass `actions=` that are not",
+    )

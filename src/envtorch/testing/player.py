@@ -1,0 +1,68 @@
+"""Plays episodes on one environment object, in this process, and keeps what came back."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from envtorch.env import Environment
+from envtorch.protocol.binding import Binding
+from envtorch.protocol.codec import Codec, encode_value
+from envtorch.protocol.flow import settle
+
+__all__ = ["Player"]
+
+
+class Player:
+    """One environment, called as a server calls it."""
+
+    def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
+        self.environment = environment
+        self.codec = codec
+        self.binding = Binding.of(environment)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def reset(self, options: Mapping[str, Any]) -> Any:
+        """The first observation; options that `reset` does not take are left out."""
+        return self._settle(self.binding.reset.call(**self.binding.reset.accepted(options, strict=False)))
+
+    def step(self, action: Any) -> Any:
+        """The observation after an action."""
+        return self._settle(self.binding.step.call(action))
+
+    def state(self) -> Any:
+        return self._settle(self.binding.state())
+
+    def close(self) -> None:
+        try:
+            self._settle(self.environment.close())
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+
+    def told(self, observation: Any) -> bytes:
+        """An observation as a client would be told it: what two runs are compared by."""
+        encoded = self.codec.encode_observation(observation)
+        return b"%b|%r|%r" % (encoded.observation, repr(encoded.reward).encode(), encoded.done)
+
+    def episode(
+        self,
+        options: Mapping[str, Any],
+        actions: Sequence[Mapping[str, Any]],
+        before_step: Callable[[], None] = lambda: None,
+    ) -> list[bytes]:
+        """Everything a client is told in one episode."""
+        told = [self.told(self.reset(options))]
+        for action in actions:
+            before_step()
+            observation = self.step(self.codec.decode_action(action))
+            told.append(self.told(observation))
+            if getattr(observation, "done", False):
+                break
+        return [*told, encode_value(self.state())]
+
+    def _settle(self, value: Any) -> Any:
+        if not (asyncio.iscoroutine(value) or hasattr(value, "__await__")):
+            return value
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(settle(value))

@@ -1,0 +1,156 @@
+"""Tools by every door: MCP's own clients, OpenEnv's JSON-RPC, and steps on the WebSocket."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastmcp import Client
+from fastmcp.exceptions import ToolError
+
+from envtorch.client import GenericEnvClient
+from envtorch.envs.echo_env.environment import EchoEnvironment
+from envtorch.server import create_app
+from envtorch.tools import CallToolAction, CallToolObservation
+from tests.support import Running, eventually, running
+from tests.tools.environments import Basket
+
+
+@pytest.fixture(scope="module")
+def basket() -> Iterator[Running]:
+    app = create_app(Basket, CallToolAction, CallToolObservation, max_concurrent_envs=16)
+    with running(app) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[Running]:
+    with running(create_app(EchoEnvironment, max_concurrent_envs=16)) as server:
+        yield server
+
+
+def rpc(server: Running, method: str, **params: Any) -> Any:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return httpx.post(f"{server.url}/mcp", json=body).json()
+
+
+class TestMcpClient:
+    """FastMCP's client, over streamable HTTP."""
+
+    def test_lists_and_calls_in_one_session(self, basket: Running) -> None:
+        async def use() -> tuple[list[str], list[Any]]:
+            async with Client(f"{basket.url}/mcp") as client:
+                names = [tool.name for tool in await client.list_tools()]
+                answers = [(await client.call_tool("put", {"thing": t})).data for t in ("a", "b")]
+                seen = (await client.call_tool("look", {})).structured_content
+            return names, [*answers, seen]
+
+        names, answers = asyncio.run(use())
+        assert names == ["put", "look", "drop"]
+        assert answers == [1, 2, {"result": ["a", "b"]}]
+
+    def test_two_clients_have_two_baskets(self, basket: Running) -> None:
+        async def use(thing: str) -> Any:
+            async with Client(f"{basket.url}/mcp") as client:
+                await client.call_tool("put", {"thing": thing})
+                return (await client.call_tool("look", {})).structured_content
+
+        async def both() -> list[Any]:
+            return list(await asyncio.gather(use("x"), use("y")))
+
+        assert asyncio.run(both()) == [{"result": ["x"]}, {"result": ["y"]}]
+
+    def test_a_tool_that_fails_says_why(self, basket: Running) -> None:
+        async def use(name: str) -> None:
+            async with Client(f"{basket.url}/mcp") as client:
+                await client.call_tool(name, {})
+
+        with pytest.raises(ToolError, match="glued on"):
+            asyncio.run(use("drop"))
+        with pytest.raises(ToolError, match="Unknown tool"):
+            asyncio.run(use("nothing_of_the_kind"))
+
+    def test_its_session_ends_with_it(self, basket: Running) -> None:
+        async def use() -> int:
+            async with Client(f"{basket.url}/mcp") as client:
+                await client.ping()
+                return basket.sessions.active
+
+        before = basket.sessions.active
+        assert asyncio.run(use()) == before + 1
+        eventually(lambda: basket.sessions.active == before, "the session is closed")
+
+    def test_an_environment_without_tools_offers_its_step(self, echo: Running) -> None:
+        async def use() -> tuple[Any, Any]:
+            async with Client(f"{echo.url}/mcp") as client:
+                (tool,) = await client.list_tools()
+                answer = await client.call_tool("step", {"message": "hello"})
+                return tool, answer
+
+        tool, answer = asyncio.run(use())
+        assert tool.name == "step"
+        assert "message" in tool.model_dump(by_alias=True)["inputSchema"]["properties"]
+        assert answer.structured_content["observation"]["echoed_message"] == "hello"
+        assert answer.structured_content["reward"] == pytest.approx(0.5)
+
+    def test_a_session_prepared_by_a_trainer_is_taken_up(self, echo: Running) -> None:
+        with httpx.Client(base_url=echo.url) as trainer:
+            begun = trainer.post("/reset", json={"episode_id": "prepared"})
+            session = begun.headers["EnvTorch-Session"]
+            hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+            opened = httpx.post(f"{echo.url}/mcp", json=body, headers={"EnvTorch-Session": session})
+            assert opened.headers["Mcp-Session-Id"] == session
+            step = {"name": "step", "arguments": {"message": "hi"}}
+            call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": step}
+            httpx.post(f"{echo.url}/mcp", json=call, headers={"Mcp-Session-Id": session})
+            state = trainer.get("/state").json()
+        assert state == {"episode_id": "prepared", "step_count": 1}
+
+    def test_an_unknown_session_is_404(self, basket: Running) -> None:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        answer = httpx.post(f"{basket.url}/mcp", json=body, headers={"Mcp-Session-Id": "gone"})
+        assert answer.status_code == 404
+
+    def test_a_notification_is_accepted(self, basket: Running) -> None:
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        session = httpx.post(f"{basket.url}/mcp", json=body).headers["Mcp-Session-Id"]
+        headers = {"Mcp-Session-Id": session}
+        told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert httpx.post(f"{basket.url}/mcp", json=told, headers=headers).status_code == 202
+        assert httpx.delete(f"{basket.url}/mcp", headers=headers).status_code == 204
+        assert httpx.delete(f"{basket.url}/mcp", headers=headers).status_code == 404
+
+
+class TestOpenEnvDialect:
+    def test_a_tool_call_is_a_step(self, basket: Running) -> None:
+        session = rpc(basket, "openenv/session/create")["result"]["session_id"]
+        answer = rpc(basket, "tools/call", name="put", arguments={"thing": "a"}, session_id=session)
+        assert answer["result"]["data"] == 1
+        with basket.socket(f"/ws?session_id={session}") as socket:
+            socket.send('{"type":"state"}')
+            assert '"step_count":1' in str(socket.recv())
+        rpc(basket, "openenv/session/close", session_id=session)
+
+    def test_failures_are_errors(self, basket: Running) -> None:
+        assert "glued on" in rpc(basket, "tools/call", name="drop", arguments={})["error"]["message"]
+        assert "Unknown tool" in rpc(basket, "tools/call", name="nope", arguments={})["error"]["message"]
+
+    def test_an_environment_without_tools_says_so(self, echo: Running) -> None:
+        assert rpc(echo, "tools/list")["error"]["message"] == "Environment does not support MCP"
+
+
+def test_steps_list_and_call_tools_and_are_rewarded(basket: Running) -> None:
+    with GenericEnvClient(basket.url) as env:
+        env.reset()
+        listed = env.step({"type": "list_tools"})
+        put = env.step({"type": "call_tool", "tool_name": "put", "arguments": {"thing": "a"}})
+        wrong = env.step({"type": "call_tool", "tool_name": "put", "arguments": {"what": 1}})
+        state = env.state()
+    assert [tool["name"] for tool in listed.observation["tools"]] == ["put", "look", "drop"]
+    assert put.observation["result"]["data"] == 1
+    assert put.reward == 1.0, "the rubric saw the call"
+    assert wrong.observation["error"]["error_type"] == "invalid_args"
+    assert state["step_count"] == 3
