@@ -61,8 +61,7 @@ def place_in_zygote(policy: Policy) -> Flow[Core]:
 
 def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
     """Wait until the init has built its walls, put it under its limits, and refuse it if it is too weak."""
-    if not adopts:
-        core.far_control.close()
+    core.far_control.close()
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
     missing = {"born", "ready"}
     while missing:
@@ -80,6 +79,8 @@ def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
             elif said.event == "ready":
                 core.layers |= said.layers
                 core.doors = descriptors
+                if adopts:
+                    core.far_control = socket.socket(fileno=core.doors.pop())
             missing.discard(said.event)
         if missing and not events:
             ready = yield Wait([core.control.fileno()], deadline=deadline)

@@ -17,6 +17,7 @@ from .running import lose, speak
 
 __all__ = ["copy_files", "fork", "freeze", "thaw"]
 
+_ATTEMPTS = 5
 _SEED_TIMEOUT_S = 10.0
 _FORK_TIMEOUT_S = 30.0
 _CREDENTIALS = struct.Struct("3i")
@@ -35,24 +36,32 @@ def fork(core: Core, count: int) -> Flow[list[Core]]:
     report = core.report()
     if not report.protects("fork"):
         raise ConfigurationError(f"nothing here would keep forks apart: {report.protections['fork']}")
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            return (yield from _fork_once(core, count))
+        except (ZygoteLost, BrokenPipeError, ConnectionError):
+            if not left:
+                raise EnvironmentFailed(f"{_ATTEMPTS} zygotes died while a fork was being made") from None
+    raise AssertionError("unreachable")
+
+
+def _fork_once(core: Core, count: int) -> Flow[list[Core]]:
     made: list[Core] = []
     seeds = yield from _seeds(core)
     try:
         while len(made) < count:
-            size = min(_MOST_AT_ONCE, count - len(made))
             batch: list[Core] = []
-            made_before = len(made)
-            for _ in range(size):
-                batch.append((yield from _order(core, seeds)))
-                made.append(batch[-1])
-            for slot in made[made_before:]:
+            for _ in range(min(_MOST_AT_ONCE, count - len(made))):
+                slot = yield from _new_slot(core)
+                batch.append(slot)
+                made.append(slot)
+                slot.zygote.spawn(slot.config(adopts=True), [slot.far_control.fileno(), *seeds])
+            for slot in batch:
                 yield from await_ready(slot, adopts=True)
                 yield from _enter(core, slot)
-    except BaseException as error:
+    except BaseException:
         for slot in made:
             yield from close(slot)
-        if isinstance(error, ZygoteLost | BrokenPipeError):
-            raise EnvironmentFailed("the zygote died while a fork was being made; try again") from error
         raise
     finally:
         for seed in seeds:
@@ -109,13 +118,12 @@ def _seeds(core: Core) -> Flow[Sequence[int]]:
     return descriptors
 
 
-def _order(core: Core, seeds: Sequence[int]) -> Flow[Core]:
-    """Ask the zygote for walls around nothing: an init that will adopt the forked interpreter."""
+def _new_slot(core: Core) -> Flow[Core]:
+    """A core for walls around nothing: an init that will adopt the forked interpreter."""
     slot = yield from place_in_zygote(core.policy)
     slot.functions = dict(core.functions)
     slot.parent = core
     core.offspring += 1
-    slot.zygote.spawn(slot.config(adopts=True), [slot.far_control.fileno(), *seeds])
     return slot
 
 

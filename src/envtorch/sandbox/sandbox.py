@@ -73,8 +73,10 @@ class Sandbox:
         timeout_s: float | None = None,
     ) -> Completed:
         """Run a program in the workspace, under the same walls and limits."""
-        options = {"stdin": stdin, "environment": environment, "timeout_s": timeout_s}
-        return self._drive(operating.execute(self._core, command, **options))  # type: ignore[arg-type]
+        flow = operating.execute(
+            self._core, command, stdin=stdin, environment=environment, timeout_s=timeout_s
+        )
+        return self._drive(flow)
 
     def write_file(self, path: str, data: bytes | str) -> None:
         """Make or replace a file; a relative path is one of the workspace."""

@@ -171,7 +171,10 @@ def _prepare(nursery: Nursery, config: Mapping[str, Any], control: socket.socket
         "TMPDIR": place.home + "/tmp",  # noqa: S108  below its own home
         "PWD": place.workspace,
     }
-    wire.send_packet(control, {"event": "ready", "layers": lockdown.layers}, doors)
+    # A fork's owner also gets our end of the control socket back, for the init that will foster its
+    # interpreter. It must not keep it from the start: then it would never hear of our end.
+    given = [*doors, control.fileno()] if adopts else doors
+    wire.send_packet(control, {"event": "ready", "layers": lockdown.layers}, given)
     for door in doors:
         os.close(door)
     os.environ.update(environment)
