@@ -40,6 +40,9 @@ $(OPENENV_READY):
 	$(OPENENV)/bin/python -m pip install --quiet openenv==0.10.0
 	@touch $@
 
+bench: $(READY) $(OPENENV_READY)  ## steps and CPU per step, beside OpenEnv, in one run
+	$(BIN)/python bench/steps.py
+
 check: $(READY)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

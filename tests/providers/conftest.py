@@ -41,13 +41,13 @@ def no_cluster() -> str | None:
     return None
 
 
-@pytest.fixture(autouse=True)
-def _engine_is_there(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("kubernetes") is not None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: a module's image is not built where there is nothing to build it with."""
+    if item.get_closest_marker("kubernetes") is not None:
         reason = no_cluster()
         if reason is not None:
             pytest.skip(f"Kubernetes tests need a cluster: {reason}")
-    if request.node.get_closest_marker("docker") is not None:
+    if item.get_closest_marker("docker") is not None:
         reason = no_engine()
         if reason is not None:
             pytest.skip(f"container tests need an engine with {PYTHON_IMAGE}: {reason}")

@@ -19,6 +19,9 @@ __all__ = ["SocketDoor"]
 
 logger = logging.getLogger(__name__)
 
+ARRIVAL_PATIENCE_S = 0.25
+"""How long a new socket waits for a slot: the one before it may just be closing."""
+
 
 class SocketDoor:
     """Drives sessions over OpenEnv's wire."""
@@ -47,7 +50,7 @@ class SocketDoor:
                 session = self._sessions.get(session_id)
                 session.attach()
             else:
-                session = await self._sessions.open(held=True)
+                session = await self._sessions.open(held=True, wait_s=ARRIVAL_PATIENCE_S)
         except EnvTorchError as error:
             await send_frame(websocket, error_reply(error).frame())
             await websocket.close()
