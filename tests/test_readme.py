@@ -1,0 +1,34 @@
+"""The README's Python, run in order against a real server: what a stranger copies works."""
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Running
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "src/envtorch/envs/echo_env/README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs(page: str, echo_server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert blocks
+    names: dict[str, Any] = {"__name__": "readme"}
+    for block in blocks:
+        source = block.replace("http://127.0.0.1:8000", echo_server.url)
+        code = compile(source, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if code.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(eval(code, names))
+        else:
+            exec(code, names)
+    assert "1.3" in capsys.readouterr().out
+    if "app" in names:
+        assert names["app"].state.env_server.max_concurrent_envs == 64
+    if hasattr(names.get("env"), "close"):
+        names["env"].close()
