@@ -4,6 +4,7 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -15,16 +16,17 @@ from tests.support import eventually
 SESSIONS = 200
 
 
-async def play_until(url: str, seed: int, deadline: float) -> int:
-    """Step until the time is up; every total is the one that the steps so far must give."""
+async def play_while(url: str, seed: int, wanted: Callable[[], bool], stepped: Callable[[], None]) -> int:
+    """Step while it is wanted; every total is the one that the steps so far must give."""
     async with CountingEnv.aio(url, heartbeat_s=5, connect_timeout_s=60, message_timeout_s=120) as env:
         total = (await env.reset(seed=seed)).observation.total
         steps = 0
-        while time.monotonic() < deadline:
+        while wanted():
             result = await env.step(Add(n=steps, wait_s=0.01 if steps % 5 == 0 else 0.0))
             total = (total * 3 + steps) % 1_000_003
             assert result.observation.total == total, f"step {steps} was lost or doubled"
             steps += 1
+            stepped()
             await asyncio.sleep(0.02)
         assert (await env.state()).step_count == steps
     return steps
@@ -46,7 +48,10 @@ def test_random_cuts(request: pytest.FixtureRequest) -> None:
                     proxy.cut_one(dice)
 
             cutting = asyncio.ensure_future(vandal())
-            steps = await asyncio.gather(*(play_until(url, seed, deadline) for seed in range(SESSIONS)))
+            in_time = lambda: time.monotonic() < deadline  # noqa: E731
+            steps = await asyncio.gather(
+                *(play_while(url, seed, in_time, lambda: None) for seed in range(SESSIONS))
+            )
             cutting.cancel()
             return sum(steps), proxy.faults
 
@@ -60,30 +65,33 @@ def test_random_cuts(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_server_that_is_stopped_for_five_seconds() -> None:
-    async def run(url: str, stop: "asyncio.Event") -> list[int]:
-        deadline = time.monotonic() + 8
-        players = asyncio.gather(*(play_until(url, seed, deadline) for seed in range(40)))
-        await asyncio.sleep(1)
-        stop.set()
-        return list(await players)
+    """In mid-load: every session has stepped before, and steps again after, and none sees an error."""
+    players = 40
 
     async def main() -> list[int]:
         with counting_server() as server:
-            stop = asyncio.Event()
+            total = 0
+            wanted = True
 
-            async def freeze() -> None:
-                await stop.wait()
-                server.send(signal.SIGSTOP)
-                await asyncio.sleep(5)
-                server.send(signal.SIGCONT)
+            def stepped() -> None:
+                nonlocal total
+                total += 1
 
-            freezing = asyncio.ensure_future(freeze())
-            steps = await run(server.url, stop)
-            await freezing
-            return steps
+            playing = asyncio.gather(
+                *(play_while(server.url, seed, lambda: wanted, stepped) for seed in range(players))
+            )
+            while total < 5 * players:  # noqa: ASYNC110  # any of them may have made the step
+                await asyncio.sleep(0.05)
+            server.send(signal.SIGSTOP)
+            await asyncio.sleep(5)
+            server.send(signal.SIGCONT)
+            before = total
+            while total < before + 5 * players:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            wanted = False
+            return list(await playing)
 
-    steps = asyncio.run(main())
-    assert min(steps) > 0
+    assert min(asyncio.run(main())) > 1
 
 
 @pytest.mark.timeout(120)
