@@ -73,6 +73,20 @@ print("restored")
     assert run(patched) == "restored"
 
 
+def test_a_missing_extra_is_named_and_missed_only_by_who_needs_it() -> None:
+    without = """
+import sys
+sys.modules["fastmcp"] = None
+import envtorch.compat.openenv
+from openenv.core.env_server import create_app, CallToolAction
+try:
+    from openenv.core.env_server.mcp_environment import MCPEnvironment
+except ImportError as error:
+    print(error)
+"""
+    assert "envtorch[mcp]" in run(without)
+
+
 def test_importing_a_name_loads_no_server() -> None:
     light = """
 import sys, envtorch.compat.openenv

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from envtorch.compat.table import MIRRORS, TABLE
-from envtorch.errors import MissingExtra
 
 __all__ = ["AliasFinder", "AliasModule", "canonical"]
 
@@ -61,12 +60,11 @@ class AliasModule(ModuleType):
         names: set[str] = set()
         for source in TABLE[self.__name__]:
             old, separator, _ = source.partition("=")
-            names |= {old} if separator else set(getattr(_import(source), "__all__", ()))
+            names |= {old} if separator else set(getattr(importlib.import_module(source), "__all__", ()))
         return sorted(names)
 
     def _home(self, name: str) -> tuple[ModuleType, str]:
         """The module of ours that has this name, and what it is called there."""
-        missing: ImportError | None = None
         for source in TABLE[self.__name__]:
             old, separator, home = source.partition("=")
             if separator:
@@ -74,18 +72,10 @@ class AliasModule(ModuleType):
                     module, _, attribute = home.partition(":")
                     return importlib.import_module(module), attribute
                 continue
-            try:
-                module_of_ours = _import(source)
-            except MissingExtra as error:
-                missing = error  # another source may still have the name
-                continue
-            if hasattr(module_of_ours, name):
-                return module_of_ours, name
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from missing
-
-
-def _import(source: str) -> ModuleType:
-    return importlib.import_module(source)
+            home_module = importlib.import_module(source)
+            if hasattr(home_module, name):
+                return home_module, name
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 
 def canonical(name: str) -> str:

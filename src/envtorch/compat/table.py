@@ -15,7 +15,11 @@ _TOOLS = ("envtorch.tools", "envtorch.compat.jsonrpc", *_TYPES)
 _TRANSFORMS = ("envtorch.transforms",)
 _SERVER = ("envtorch.compat.http_server", "envtorch.compat.serialization", "envtorch.compat.exceptions")
 _WEB = ("envtorch.compat.web_interface",)
-_MCP = ("envtorch.mcp.environment",)
+_MCP = (  # by name: they need an extra, and nothing else here should
+    "MCPEnvironment=envtorch.mcp.environment:MCPEnvironment",
+    "get_server_tools=envtorch.mcp.environment:get_server_tools",
+    "MCP_TOOL_CALL_TIMEOUT=envtorch.mcp.environment:MCP_TOOL_CALL_TIMEOUT",
+)
 _CLIENTS = (
     "envtorch.compat.env_client",
     "envtorch.compat.sync_client",
