@@ -69,7 +69,10 @@ except ImportError:
     from server.word_environment import WordEnvironment
 """
 
-WITH_APP = APP + "\napp = create_app(WordEnvironment, WordAction, WordObservation, env_name='word_env')\n"
+WITH_APP = (
+    APP
+    + "\napp = create_app(WordEnvironment, WordAction, WordObservation, env_name='word_env', max_concurrent_envs=8)\n"
+)
 
 WITH_MAIN = (
     APP

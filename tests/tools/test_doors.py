@@ -10,9 +10,14 @@ from fastmcp import Client
 from fastmcp.exceptions import ToolError
 
 from envtorch.client import GenericEnvClient
+from envtorch.env import EnvSpec
+from envtorch.envs.echo_env import EchoAction
 from envtorch.envs.echo_env.environment import EchoEnvironment
+from envtorch.errors import InvalidAction
+from envtorch.protocol.codec import Codec
 from envtorch.server import create_app
-from envtorch.tools import CallToolAction, CallToolObservation
+from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
+from envtorch.types import Action, Observation, State
 from tests.support import Running, eventually, running
 from tests.tools.environments import Basket
 
@@ -154,3 +159,18 @@ def test_steps_list_and_call_tools_and_are_rewarded(basket: Running) -> None:
     assert put.reward == 1.0, "the rubric saw the call"
     assert wrong.observation["error"]["error_type"] == "invalid_args"
     assert state["step_count"] == 3
+
+
+def test_an_action_class_may_have_the_last_word() -> None:
+    """Some authors override `model_validate` to choose among classes; a `TypeAdapter` would not ask."""
+
+    class Chooses(Action):
+        @classmethod
+        def model_validate(cls, obj: Any, **options: Any) -> Any:
+            return ListToolsAction() if obj.get("type") == "list_tools" else EchoAction.model_validate(obj)
+
+    codec: Codec[Any, Any, Any] = Codec(EnvSpec(Chooses, Observation, State))
+    assert isinstance(codec.decode_action(b'{"type":"list_tools"}'), ListToolsAction)
+    assert codec.decode_action({"message": "hi"}) == EchoAction(message="hi")
+    with pytest.raises(InvalidAction):
+        codec.decode_action(b'{"nothing":1}')

@@ -4,7 +4,6 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Generic, TypeVar
 
 from envtorch.compat.utils import hf_space_subdomain
-from envtorch.errors import MissingExtra
 
 __all__ = ["Bootstrap", "start_image", "start_provider", "start_space"]
 
@@ -59,7 +58,9 @@ class Bootstrap(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 def start_image(cls: type[ClientT], image: str, provider: Any, options: Mapping[str, Any]) -> ClientT:
     """A client of a container of this image."""
     if provider is None:
-        provider = _provider("LocalDockerProvider")()
+        from envtorch.providers import LocalDockerProvider  # it needs an extra
+
+        provider = LocalDockerProvider()
     base_url = provider.start_container(image, **options)
     provider.wait_for_ready(base_url)
     return cls(base_url=base_url, provider=provider)  # type: ignore[call-arg]
@@ -74,8 +75,9 @@ def start_space(
         rest = {key: value for key, value in options.items() if key != "tag"}
         return start_image(cls, f"registry.hf.space/{hf_space_subdomain(repo_id)}:{tag}", provider, rest)
     if provider is None:
-        project = f"git+https://huggingface.co/spaces/{repo_id}"
-        provider = _provider("UVProvider")(project_path=project, **options)
+        from envtorch.providers import UVProvider
+
+        provider = UVProvider(f"git+https://huggingface.co/spaces/{repo_id}", **options)
     base_url = start_provider(provider)
     return cls(base_url=base_url, provider=provider)  # type: ignore[call-arg]
 
@@ -86,12 +88,3 @@ def start_provider(provider: Any) -> str:
     base_url = str(start())
     provider.wait_for_ready()
     return base_url
-
-
-def _provider(name: str) -> Any:
-    from envtorch.compat import containers
-
-    found = getattr(containers, name, None)
-    if found is None:
-        raise MissingExtra(f"{name} is not here: install envtorch with its providers")
-    return found

@@ -35,7 +35,7 @@ _LLM = (
     "envtorch.llm",
 )
 _RESULT = ("envtorch.types",)
-_PROVIDERS = ("envtorch.compat.containers",)
+_PROVIDERS = ("envtorch.providers",)
 _ENV_SERVER = (*_INTERFACES, *_TOOLS, *_TRANSFORMS, *_SERVER, "envtorch.compat.route_config", *_WEB, *_MCP)
 
 TABLE: Final[dict[str, tuple[str, ...]]] = {

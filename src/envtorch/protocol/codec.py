@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 
 from envtorch.env import EnvSpec
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
+from envtorch.protocol.adapters import Adapter, adapter_of
 from envtorch.protocol.formats import JSON, Format, Unencodable
 from envtorch.protocol.messages import invalid
 from envtorch.tools import CallToolAction, ListToolsAction
@@ -42,7 +43,7 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
     def __init__(self, spec: EnvSpec[ActT, ObsT, StateT]) -> None:
         self.spec = spec
-        self._action: TypeAdapter[ActT] = TypeAdapter(spec.action)
+        self._action = adapter_of(spec.action)
         self._observation: TypeAdapter[ObsT] = TypeAdapter(spec.observation)
         self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
         self.takes_tool_actions = spec.action in (CallToolAction, ListToolsAction)
@@ -59,11 +60,12 @@ class Codec(Generic[ActT, ObsT, StateT]):
                 given = format.read(payload)
             adapter = self._tool_actions.get(_type_in(given)) if self._tool_actions else None
             adapter = adapter or self._action
-            return (
+            decoded: ActT = (
                 adapter.validate_json(given) if isinstance(given, bytes) else adapter.validate_python(given)
             )
         except Exception as error:  # validators are foreign code
             raise invalid(error) from error
+        return decoded
 
     def encode_observation(self, observation: object, format: Format = JSON) -> Encoded:
         """An observation as bytes. Raises `EnvironmentFailed`, naming the field it cannot encode."""
@@ -120,7 +122,7 @@ T = TypeVar("T")
 
 _ENVELOPE = {"reward", "done"}
 
-_TOOL_ACTIONS: dict[str, TypeAdapter[Any]] = {
+_TOOL_ACTIONS: dict[str, Adapter] = {
     "list_tools": TypeAdapter(ListToolsAction),
     "call_tool": TypeAdapter(CallToolAction),
 }

@@ -1,0 +1,42 @@
+"""How the values of a class are validated and described: by pydantic, or by the class's own word."""
+
+from typing import Any, Protocol
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import from_json
+
+__all__ = ["Adapter", "adapter_of"]
+
+
+class Adapter(Protocol):
+    """The part of `TypeAdapter` that an action needs."""
+
+    def validate_json(self, data: bytes, /) -> Any: ...
+    def validate_python(self, object: Any, /) -> Any: ...
+    def json_schema(self) -> dict[str, Any]: ...
+
+
+class _OwnWord:
+    """A model whose author overrode `model_validate`: it may give an object of another class."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
+
+    def validate_json(self, data: bytes, /) -> Any:
+        return self._model.model_validate(from_json(data))
+
+    def validate_python(self, object: Any, /) -> Any:
+        return self._model.model_validate(object)
+
+    def json_schema(self) -> dict[str, Any]:
+        return self._model.model_json_schema()
+
+
+def adapter_of(cls: Any) -> Adapter:
+    """The adapter of a class."""
+    if isinstance(cls, type) and issubclass(cls, BaseModel):
+        own = getattr(cls.model_validate, "__func__", None)
+        if own is not getattr(BaseModel.model_validate, "__func__", None):
+            return _OwnWord(cls)
+    adapter: Adapter = TypeAdapter(cls)
+    return adapter
