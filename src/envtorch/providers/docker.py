@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,6 +92,8 @@ class LocalDockerProvider(ContainerProvider):
     def __init__(self, engine: str | None = None) -> None:
         super().__init__()
         self._client = connect(engine)
+        # A provider that is forgotten stops its server, which was adopted later, and then hangs up.
+        weakref.finalize(self, self._client.close)
 
     def start_container(
         self,

@@ -4,6 +4,7 @@ import itertools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -50,6 +51,8 @@ class KubernetesProvider(ContainerProvider):
     def __init__(self, *, kubeconfig: str | None = None, context: str | None = None) -> None:
         super().__init__()
         self._cluster = Cluster(kubeconfig=kubeconfig, context=context)
+        # A provider that is forgotten stops its server, which was adopted later, and then hangs up.
+        weakref.finalize(self, self._cluster.close)
 
     def start_container(
         self,
