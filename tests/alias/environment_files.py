@@ -71,7 +71,8 @@ except ImportError:
 
 WITH_APP = (
     APP
-    + "\napp = create_app(WordEnvironment, WordAction, WordObservation, env_name='word_env', max_concurrent_envs=8)\n"
+    + "\napp = create_app(WordEnvironment, WordAction, WordObservation,"
+    + " env_name='word_env', max_concurrent_envs=8)\n"
 )
 
 WITH_MAIN = (
