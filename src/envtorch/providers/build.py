@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from envtorch.errors import ConfigurationError, ProviderFailed
-from envtorch.providers.engine import connect, speaking_to_engine
+from envtorch.providers.engine import connect, hanging_up, speaking_to_engine
 
 __all__ = ["BASE", "build_base", "build_environment", "make_wheel", "requirements"]
 
@@ -143,7 +143,7 @@ def _build(
     client = connect(engine)
     lines: list[str] = []
     try:
-        with speaking_to_engine(f"building {tag}"):
+        with speaking_to_engine(f"building {tag}"), hanging_up(client):
             events: Iterator[dict[str, Any]] = client.api.build(
                 fileobj=_context(files),
                 custom_context=True,

@@ -2,8 +2,8 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra(f"containers need {missing.name!r}: pip install 'envtorch[docker]'") from missing
 
-__all__ = ["Progress", "connect", "fetch_image", "speaking_to_engine"]
+__all__ = ["Progress", "connect", "fetch_image", "hanging_up", "speaking_to_engine"]
 
 CONNECT_TIMEOUT_S = 60
 
@@ -82,6 +82,24 @@ def speaking_to_engine(doing: str) -> Iterator[None]:
         raise EngineUnavailable(f"{doing} failed, because the engine is gone: {_reason(error)}") from error
 
 
+@contextmanager
+def hanging_up(client: docker.DockerClient) -> Iterator[None]:
+    """Close what the engine answers in this block: docker-py leaves half-read streams open."""
+    answers: list[Any] = []
+    hooks: list[Any] = client.api.hooks["response"]
+
+    def keep(response: Any, *args: Any, **kwargs: Any) -> None:
+        answers.append(response)
+
+    hooks.append(keep)
+    try:
+        yield
+    finally:
+        hooks.remove(keep)
+        for response in answers:
+            response.close()
+
+
 def fetch_image(
     client: docker.DockerClient,
     image: str,
@@ -102,8 +120,9 @@ def fetch_image(
     if policy == "never":
         raise ImageUnavailable(f"the engine has no image {image!r}, and pull='never'")
     deadline = clock() + timeout_s
+    events = _pull(client, image)
     try:
-        for event in _pull(client, image):
+        for event in events:
             if "error" in event:
                 raise ImageUnavailable(_pull_failed(image, str(event["error"])))
             if on_progress is not None:
@@ -112,6 +131,8 @@ def fetch_image(
                 raise ImageUnavailable(f"the image {image!r} was not pulled within {timeout_s:g} s")
     except (APIError, DockerException, requests.exceptions.RequestException) as error:
         raise ImageUnavailable(_pull_failed(image, _reason(error))) from error
+    finally:
+        events.close()
 
 
 def _has_image(client: docker.DockerClient, image: str) -> bool:
@@ -123,18 +144,15 @@ def _has_image(client: docker.DockerClient, image: str) -> bool:
     return True
 
 
-def _pull(client: docker.DockerClient, image: str) -> Iterator[dict[str, Any]]:
+def _pull(client: docker.DockerClient, image: str) -> Generator[dict[str, Any], None, None]:
     name, _, tag = image.rpartition(":")
     if not name or "/" in tag:  # no tag at all: the colon, if any, is the registry's port
         name, tag = image, "latest"
     if "@" in image:
         name, tag = image, ""
-    stream: Any = client.api.pull(name, tag=tag or None, stream=True, decode=True)
-    try:
+    with hanging_up(client):
+        stream: Any = client.api.pull(name, tag=tag or None, stream=True, decode=True)
         yield from stream
-    finally:
-        with suppress(Exception):
-            stream.close()
 
 
 def _pull_failed(image: str, reason: str) -> str:
