@@ -71,8 +71,11 @@ except ImportError:
 
 WITH_APP = (
     APP
-    + "\napp = create_app(WordEnvironment, WordAction, WordObservation,"
-    + " env_name='word_env', max_concurrent_envs=8)\n"
+    + """
+app = create_app(
+    WordEnvironment, WordAction, WordObservation, env_name="word_env", max_concurrent_envs=8
+)
+"""
 )
 
 WITH_MAIN = (
