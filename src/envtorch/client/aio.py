@@ -9,10 +9,10 @@ from envtorch.client.aio_links import AsyncLink, AsyncLocalLink
 from envtorch.client.aio_resuming import open_link
 from envtorch.client.hooks import Hooks
 from envtorch.client.launch import Starter, launch_async, plan, plan_hub
-from envtorch.client.links import make_environment
+from envtorch.client.links import make_host
 from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.env import EnvironmentSource
-from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step
+from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step, require_count
 from envtorch.protocol.flow import drive_async
 from envtorch.protocol.formats import Format
 from envtorch.types import ActT, ObsT, StateT, StepResult
@@ -70,6 +70,20 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
     async def state(self, *, timeout_s: float | None = None) -> StateT:
         """Where the episode stands."""
         return await self._run(lambda _: ask_state(self._hooks), timeout_s)
+
+    async def fork(self, n: int = 1, *, timeout_s: float | None = None) -> list[Self]:
+        """Copies of this session as it is now, each a client on a session of its own.
+
+        The environment is copied between two calls: by its own `fork()`, else by `copy.deepcopy`. Raises
+        `Unsupported` when that cannot be done, and `CapacityReached` when there is no room for all.
+        A copy is yours to close, and outlives this client; a server started for this client does not.
+        """
+        require_count(n)
+        async with self._turn:
+            await self.connect()
+            assert self._link is not None
+            links = await self._link.fork(n, timeout_s=timeout_s)
+        return [type(self)(self._options, self._hooks, link=link) for link in links]
 
     async def close(self) -> None:
         """End the session, and stop the server if it was started for this client."""
@@ -143,6 +157,6 @@ class AsyncFactory(Generic[ActT, ObsT, StateT]):
     def local(self, environment: EnvironmentSource | None = None) -> AsyncEnvClient[ActT, ObsT, StateT]:
         """An async client of an environment in this process."""
         twin = self._client("local://")
-        made = make_environment(environment, self._client.environment)
-        link = AsyncLocalLink(made, self._client._codec_of_class())
+        codec = self._client._codec_of_class()
+        link = AsyncLocalLink(make_host(environment, self._client.environment, codec))
         return AsyncEnvClient(twin._options, twin, link=link)

@@ -1,19 +1,19 @@
 """Async links: how an async client's questions reach an environment, near or far."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.typing import Subprotocol
 
 from envtorch.client.blocking_socket import Cut, refused
+from envtorch.client.links import NO_FORK
 from envtorch.client.options import ClientOptions
-from envtorch.env import Environment
-from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError, TimedOut
+from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError, TimedOut, Unsupported
 from envtorch.protocol.client import CLOSE, Pairing, websocket_url
-from envtorch.protocol.codec import Codec
 from envtorch.protocol.flow import drive_async, settle
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
@@ -32,6 +32,10 @@ class AsyncLink(Protocol):
 
     async def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
         """The answer, within the caller's time or, without one, the client's usual patience."""
+        ...
+
+    async def fork(self, count: int, *, timeout_s: float | None) -> Sequence["AsyncLink"]:
+        """Links to that many copies of this session, all or none."""
         ...
 
     async def close(self) -> None: ...
@@ -92,6 +96,9 @@ class AsyncSocketLink:
         except ConnectionClosed as error:
             raise cut(error) from error
 
+    async def fork(self, count: int, *, timeout_s: float | None) -> Sequence[AsyncLink]:
+        raise Unsupported(NO_FORK)
+
     async def close(self) -> None:
         with suppress(ConnectionClosed):
             await self._socket.send(CLOSE.frame(), text=True)
@@ -106,8 +113,8 @@ class AsyncLocalLink:
 
     format = JSON
 
-    def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
-        self._host = EnvironmentHost(environment, codec)
+    def __init__(self, host: EnvironmentHost) -> None:
+        self._host = host
 
     async def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
         try:
@@ -122,6 +129,9 @@ class AsyncLocalLink:
         except EnvTorchError as error:
             reply = error_reply(error)
         return Answer.read(reply.frame())
+
+    async def fork(self, count: int, *, timeout_s: float | None) -> Sequence[AsyncLink]:
+        return [AsyncLocalLink(copy) for copy in await drive_async(self._host.fork(count), settle)]
 
     async def close(self) -> None:
         await drive_async(self._host.close(), settle)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from websockets.asyncio.client import ClientConnection
@@ -13,7 +13,9 @@ from envtorch.client.blocking_socket import Cut
 from envtorch.client.options import ClientOptions
 from envtorch.client.resuming import ANSWER_MARGIN_S, FAREWELL_S, new_backoff, one_try
 from envtorch.errors import ConnectFailed, EnvTorchError, TimedOut
+from envtorch.protocol.client import ask_fork
 from envtorch.protocol.extended import FORMATS
+from envtorch.protocol.flow import drive_async
 from envtorch.protocol.formats import Format
 from envtorch.protocol.resume import Resumable
 from envtorch.protocol.wire import Answer, Ask
@@ -36,7 +38,7 @@ async def open_link(options: ClientOptions) -> AsyncLink:
     format = FORMATS.get(socket.subprotocol or "")
     if format is None:
         return AsyncSocketLink(socket, options)
-    link = AsyncResumingLink(socket, options, format)
+    link = AsyncResumingLink(socket, options, Resumable(format, wait_s=options.wait_s))
     try:
         await link.open()
     except BaseException:
@@ -48,10 +50,10 @@ async def open_link(options: ClientOptions) -> AsyncLink:
 class AsyncResumingLink:
     """One session on the extended wire, over as many sockets as it takes."""
 
-    def __init__(self, socket: ClientConnection, options: ClientOptions, format: Format) -> None:
-        self._socket: ClientConnection | None = socket
+    def __init__(self, socket: ClientConnection | None, options: ClientOptions, session: Resumable) -> None:
+        self._socket = socket
         self._options = options
-        self._session = Resumable(format, wait_s=options.wait_s)
+        self._session = session
         self._is_greeted = False
 
     @property
@@ -75,6 +77,20 @@ class AsyncResumingLink:
             if isinstance(error, EnvTorchError):
                 raise
             raise TimedOut(f"{ask.type} was not answered within {patience:g} s") from None
+
+    async def fork(self, count: int, *, timeout_s: float | None) -> Sequence[AsyncLink]:
+        asking = ask_fork(count, self.format)
+        tokens = await drive_async(asking, lambda ask: self.exchange(ask, timeout_s=timeout_s))
+        copies = [
+            AsyncResumingLink(None, self._options, Resumable(self.format, token=token)) for token in tokens
+        ]
+        try:
+            for copy in copies:
+                await copy.open()  # now: until somebody holds it, its lease runs
+        except BaseException:
+            await asyncio.gather(*(copy.close() for copy in copies), return_exceptions=True)
+            raise
+        return copies
 
     async def close(self) -> None:
         """End the session. A line that fails just now is given a moment; then the session's grace ends it."""

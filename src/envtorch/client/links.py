@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from envtorch.client.blocking_socket import BlockingSocket
 from envtorch.client.options import ClientOptions
 from envtorch.env import Environment, EnvironmentSource, load_object
-from envtorch.errors import ConfigurationError, EnvTorchError, TimedOut
+from envtorch.errors import ConfigurationError, EnvTorchError, TimedOut, Unsupported
 from envtorch.protocol.client import CLOSE, Pairing, websocket_url
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.flow import drive, settle
@@ -16,7 +17,10 @@ from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import Close, Mcp, decode
 from envtorch.protocol.wire import Answer, Ask, error_reply
 
-__all__ = ["Link", "LocalLink", "SocketLink", "connect_socket", "make_environment"]
+__all__ = ["NO_FORK", "Link", "LocalLink", "SocketLink", "connect_socket", "make_host"]
+
+
+NO_FORK = "this session cannot be forked: it speaks OpenEnv's wire, which has no word for that"
 
 
 class Link(Protocol):
@@ -28,6 +32,9 @@ class Link(Protocol):
 
     def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
         """The answer, within the caller's time or, without one, the client's usual patience."""
+
+    def fork(self, count: int, *, timeout_s: float | None) -> Sequence["Link"]:
+        """Links to that many copies of this session, all or none."""
 
     def close(self) -> None: ...
 
@@ -66,6 +73,9 @@ class SocketLink:
             if self._pairing.answers_the_last():
                 return Answer.read(frame)
 
+    def fork(self, count: int, *, timeout_s: float | None) -> Sequence[Link]:
+        raise Unsupported(NO_FORK)
+
     def close(self) -> None:
         try:
             self._socket.send(CLOSE.frame(), timeout_s=1.0)
@@ -80,8 +90,8 @@ class LocalLink:
 
     format = JSON
 
-    def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
-        self._host = EnvironmentHost(environment, codec)
+    def __init__(self, host: EnvironmentHost) -> None:
+        self._host = host
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
@@ -92,6 +102,9 @@ class LocalLink:
         except EnvTorchError as error:
             reply = error_reply(error)
         return Answer.read(reply.frame())
+
+    def fork(self, count: int, *, timeout_s: float | None) -> Sequence[Link]:
+        return [LocalLink(copy) for copy in drive(self._host.fork(count), self._settle)]
 
     def _settle(self, value: Any) -> Any:
         """An async environment keeps one loop for its whole life, which runs while it is called."""
@@ -109,8 +122,14 @@ class LocalLink:
                 self._loop.close()
 
 
-def make_environment(source: EnvironmentSource | None, default: str | None) -> Environment[Any, Any, Any]:
-    """The environment that `local()` was asked for."""
+def make_host(
+    source: EnvironmentSource | None, default: str | None, codec: Codec[Any, Any, Any]
+) -> EnvironmentHost:
+    """The environment that `local()` was asked for, ready to be called."""
+    return EnvironmentHost(_make(source, default), codec)
+
+
+def _make(source: EnvironmentSource | None, default: str | None) -> Environment[Any, Any, Any]:
     found = source if source is not None else default
     if found is None:
         raise ConfigurationError(

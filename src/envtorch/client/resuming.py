@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import repeat
 
@@ -10,7 +10,9 @@ from envtorch.client.blocking_socket import BlockingSocket, Cut
 from envtorch.client.links import Link, SocketLink, connect_socket
 from envtorch.client.options import ClientOptions
 from envtorch.errors import ConnectFailed, EnvTorchError, TimedOut
+from envtorch.protocol.client import ask_fork
 from envtorch.protocol.extended import FORMATS
+from envtorch.protocol.flow import drive
 from envtorch.protocol.formats import Format
 from envtorch.protocol.resume import Backoff, Resumable
 from envtorch.protocol.wire import Answer, Ask
@@ -39,7 +41,7 @@ def open_link(options: ClientOptions) -> Link:
     format = FORMATS.get(socket.subprotocol or "")
     if format is None:
         return SocketLink(socket, options)
-    link = ResumingLink(socket, options, format)
+    link = ResumingLink(socket, options, Resumable(format, wait_s=options.wait_s))
     try:
         link.open()
     except BaseException:
@@ -51,10 +53,10 @@ def open_link(options: ClientOptions) -> Link:
 class ResumingLink:
     """One session on the extended wire, over as many sockets as it takes."""
 
-    def __init__(self, socket: BlockingSocket, options: ClientOptions, format: Format) -> None:
-        self._socket: BlockingSocket | None = socket
+    def __init__(self, socket: BlockingSocket | None, options: ClientOptions, session: Resumable) -> None:
+        self._socket = socket
         self._options = options
-        self._session = Resumable(format, wait_s=options.wait_s)
+        self._session = session
         self._is_greeted = False
 
     @property
@@ -76,6 +78,18 @@ class ResumingLink:
             if "usable" in error.details:
                 raise
             raise TimedOut(f"{ask.type} was not answered within {patience:g} s") from None
+
+    def fork(self, count: int, *, timeout_s: float | None) -> Sequence[Link]:
+        tokens = drive(ask_fork(count, self.format), lambda ask: self.exchange(ask, timeout_s=timeout_s))
+        copies = [ResumingLink(None, self._options, Resumable(self.format, token=token)) for token in tokens]
+        try:
+            for copy in copies:
+                copy.open()  # now: until somebody holds it, its lease runs
+        except BaseException:
+            for copy in copies:
+                copy.close()
+            raise
+        return copies
 
     def close(self) -> None:
         """End the session. A line that fails just now is given a moment; then the session's grace ends it."""

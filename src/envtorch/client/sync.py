@@ -1,16 +1,17 @@
 """The blocking client: a socket, and nothing behind your back."""
 
+import copy
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from envtorch.client.aio import AsyncTwin
 from envtorch.client.hooks import Hooks
 from envtorch.client.launch import Launch, Starter, plan, plan_hub
-from envtorch.client.links import Link, LocalLink, make_environment
+from envtorch.client.links import Link, LocalLink, make_host
 from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.client.resuming import open_link
 from envtorch.env import EnvironmentSource
-from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step
+from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step, require_count
 from envtorch.protocol.flow import drive
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
@@ -51,7 +52,7 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         here: the call runs on your own thread.
         """
         client = cls("local://")
-        client._link = LocalLink(make_environment(environment, cls.environment), cls._codec_of_class())
+        client._link = LocalLink(make_host(environment, cls.environment, cls._codec_of_class()))
         return client
 
     @classmethod
@@ -104,6 +105,22 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
     def state(self, *, timeout_s: float | None = None) -> StateT:
         """Where the episode stands."""
         return self._run(self._connected(), ask_state(self), timeout_s)
+
+    def fork(self, n: int = 1, *, timeout_s: float | None = None) -> list[Self]:
+        """Copies of this session as it is now, each a client on a session of its own.
+
+        The environment is copied between two calls: by its own `fork()`, else by `copy.deepcopy`. Raises
+        `Unsupported` when that cannot be done, and `CapacityReached` when there is no room for all.
+        A copy is yours to close, and outlives this client; a server started for this client does not.
+        """
+        require_count(n)
+        return [self._on(link) for link in self._connected().fork(n, timeout_s=timeout_s)]
+
+    def _on(self, link: Link) -> Self:
+        """This client, on another session."""
+        client = copy.copy(self)
+        client._link, client._provider = link, None
+        return client
 
     def close(self) -> None:
         """End the session, and stop the server if it was started for this client."""

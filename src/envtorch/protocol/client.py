@@ -9,7 +9,16 @@ from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Answer, Ask
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
-__all__ = ["Pairing", "Translator", "ask_reset", "ask_state", "ask_step", "websocket_url"]
+__all__ = [
+    "Pairing",
+    "Translator",
+    "ask_fork",
+    "ask_reset",
+    "ask_state",
+    "ask_step",
+    "require_count",
+    "websocket_url",
+]
 
 T = TypeVar("T")
 Asking = Generator[Ask, Answer, T]
@@ -49,6 +58,18 @@ def ask_state(translator: Translator[Any, Any, StateT]) -> Asking[StateT]:
     """Learn where the episode stands."""
     answer = yield Ask("state")
     return translator.parse_state(answer.expect("state"))
+
+
+def require_count(count: int) -> None:
+    """Refuse to make fewer copies than one."""
+    if count < 1:
+        raise InvalidAction(f"a session is forked into one copy or more, not {count}")
+
+
+def ask_fork(count: int, format: Format = JSON) -> Asking[list[str]]:
+    """Have the session copied; the tokens of the copies."""
+    answer = yield Ask("fork", format.write({"n": count}))
+    return [str(session["token"]) for session in answer.expect("forked")["sessions"]]
 
 
 class Pairing:

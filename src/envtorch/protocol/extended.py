@@ -9,6 +9,7 @@ one message or a list of them. It is spoken in JSON or in MessagePack, as the su
 | `session` | `token`, `wait_s`, `grace_s` | `session`: id, token, grace, what it supports |
 | `attach` | `token` | `session`, with the last id that was executed |
 | `reset`, `step`, `state`, `mcp` | as on the base wire | `observation`, `state`, `mcp` |
+| `fork` | `n` | `forked`: the id, token and grace of each of n new sessions, copies of this one |
 | `cancel` | `id` | `cancelled`; the request itself is answered with `CANCELLED` |
 | `close` | | `closed` |
 
@@ -17,7 +18,7 @@ need not be kept. The server says `draining` by itself.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ __all__ = [
     "FORMATS",
     "Attach",
     "Cancel",
+    "Fork",
     "Message",
     "Open",
     "control_data",
@@ -87,12 +89,14 @@ class Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: int
 
 
-_readers = {
-    format.name: {
-        kind: format.reader(kind) for kind in (list[Message] | Message, Open, Attach, Cancel, dict[str, Any])
-    }
-    for format in FORMATS.values()
-}
+class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many copies of the session to make."""
+
+    n: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+_KINDS = (list[Message] | Message, Open, Attach, Cancel, Fork, dict[str, Any])
+_readers = {format.name: {kind: format.reader(kind) for kind in _KINDS} for format in FORMATS.values()}
 
 
 def read_frame(frame: str | bytes, format: Format) -> Sequence[Message]:

@@ -14,6 +14,7 @@ from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Un
 from envtorch.protocol import messages
 from envtorch.protocol.binding import Binding, Colour
 from envtorch.protocol.codec import Codec, Encoded, encode_value
+from envtorch.protocol.forking import fork_environment
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
@@ -88,6 +89,12 @@ class EnvironmentHost:
         with environment_at_work("get_metadata"):
             metadata: EnvironmentMetadata = yield self.environment.get_metadata()
         return metadata
+
+    def fork(self, count: int) -> "Generator[Any, Any, list[EnvironmentHost]]":
+        """Exact copies of the environment as it is now, each behind a host of its own."""
+        with environment_at_work("fork"):
+            copies = yield from fork_environment(self.environment, count)
+        return [EnvironmentHost(made, self._codec) for made in copies]
 
     def close(self) -> Generator[Any, Any, None]:
         """Let the environment go."""

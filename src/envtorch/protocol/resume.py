@@ -20,13 +20,21 @@ class Resumable:
     answer never came, opens it once. A request keeps its id over every socket it is sent on.
     """
 
-    def __init__(self, format: Format, *, wait_s: float = 0.0, grace_s: float | None = None) -> None:
+    def __init__(
+        self,
+        format: Format,
+        *,
+        wait_s: float = 0.0,
+        grace_s: float | None = None,
+        token: str | None = None,
+    ) -> None:
+        """With a `token`, the session that it opens exists already, and is taken up."""
         self.format = format
-        self.is_open = False
+        self.is_open = token is not None
         self.is_draining = False
         self._wait_s = wait_s
         self._grace_s = grace_s
-        self._token = secrets.token_urlsafe(24)
+        self._token = token or secrets.token_urlsafe(24)
         self._last_id = 0
         self._arrived = 0
 

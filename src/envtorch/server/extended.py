@@ -17,6 +17,7 @@ from envtorch.errors import Cancelled, EnvTorchError, NotAllowed, ProtocolError,
 from envtorch.protocol.extended import (
     Attach,
     Cancel,
+    Fork,
     Message,
     Open,
     control_data,
@@ -42,6 +43,7 @@ TAKEN_OVER = 4000
 """The close code for a socket whose last session another socket has taken up."""
 
 Control = Callable[[Message], Coroutine[Any, Any, Reply]]
+Call = Callable[[Session, Message], Coroutine[Any, Any, Reply]]
 
 
 class ExtendedSocket:
@@ -64,6 +66,7 @@ class ExtendedSocket:
             "attach": self._attach,
             "cancel": self._cancel,
         }
+        self._calls: dict[str, Call] = {"mcp": self._mcp, "fork": self._fork}
 
     async def serve(self) -> None:
         """Read until the socket ends; then let the sessions go, to be taken up again or to expire."""
@@ -112,18 +115,28 @@ class ExtendedSocket:
             return
         if message.ack is not None:
             session.ledger.acknowledge(message.ack)
-        call = self._mcp if message.type == "mcp" else self._simulate
+        call = self._calls.get(message.type, self._simulate)
         task = session.once(message.id, partial(call, session, message))
         task.add_done_callback(partial(self._answered, message))
 
     async def _simulate(self, session: Session, message: Message) -> Reply:
         request = simulation_request(message, self._format)
-        if self._mode is ServerMode.PRODUCTION:
-            raise NotAllowed(f"{message.type} is simulation control; this server runs in production mode")
+        self._require_simulation(message)
         flow = session.host.reply(request, strict=True, format=self._format)
         if message.type == "step":
             return await session.step(flow, timeout_s=message.timeout_s)
         return await session.run(flow, message.type, timeout_s=message.timeout_s)
+
+    def _require_simulation(self, message: Message) -> None:
+        if self._mode is ServerMode.PRODUCTION:
+            raise NotAllowed(f"{message.type} is simulation control; this server runs in production mode")
+
+    async def _fork(self, session: Session, message: Message) -> Reply:
+        asked = control_data(message, Fork, self._format)
+        self._require_simulation(message)
+        copies = await self._sessions.fork(session, asked.n, timeout_s=message.timeout_s)
+        told = [{"session_id": new.id, "token": new.token, "grace_s": new.unheld_s} for new in copies]
+        return Reply("forked", self._format.write({"sessions": told}), self._format)
 
     async def _mcp(self, session: Session, message: Message) -> Reply:
         return mcp_reply(await self._rpc.answer(bytes(message.data), own=session))
@@ -165,9 +178,14 @@ class ExtendedSocket:
             "token": session.token,
             "grace_s": session.unheld_s,
             "last_id": session.ledger.newest,
-            "supports": SUPPORTS,
+            "supports": self._supported(),
         }
         return Reply("session", self._format.write(told), self._format)
+
+    def _supported(self) -> list[str]:
+        """What may be asked of a session here. Whether its environment can be copied, only a copy tells."""
+        can_fork = self._mode is ServerMode.SIMULATION and not self._sessions.factory.is_shared
+        return [*SUPPORTS, "fork"] if can_fork else list(SUPPORTS)
 
     async def _release(self, session: Session, message: Message) -> Reply:
         await self._sessions.release(session)

@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -15,10 +16,18 @@ from envtorch.protocol.binding import Colour
 from envtorch.protocol.flow import drive, drive_async, settle
 from envtorch.protocol.host import EnvironmentHost
 
-__all__ = ["InlineRunner", "LoopThreadRunner", "Runner", "ThreadRunner", "build"]
+__all__ = ["Housed", "InlineRunner", "LoopThreadRunner", "Runner", "ThreadRunner", "build"]
 
 T = TypeVar("T")
 Work = Generator[Any, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Housed:
+    """An environment, and where it lives."""
+
+    host: EnvironmentHost
+    runner: "Runner"
 
 
 class Runner(Protocol):
@@ -29,6 +38,10 @@ class Runner(Protocol):
         """Whether a call that runs can be cancelled."""
 
     async def run(self, flow: Work[T]) -> T: ...
+
+    async def fork(self, host: EnvironmentHost, count: int) -> "list[Housed]":
+        """Exact copies of this runner's environment, all or none, each with a runner of its own."""
+        ...
 
     async def close(self) -> None:
         """End the runner; what still runs ends first."""
@@ -41,6 +54,9 @@ class InlineRunner:
 
     async def run(self, flow: Work[T]) -> T:
         return await drive_async(flow, settle)
+
+    async def fork(self, host: EnvironmentHost, count: int) -> list[Housed]:
+        return [_house(copy) for copy in await self.run(host.fork(count))]
 
     async def close(self) -> None:
         pass
@@ -65,6 +81,9 @@ class ThreadRunner:
 
     async def run(self, flow: Work[T]) -> T:
         return await self.call(lambda: drive(flow, _settle_here))
+
+    async def fork(self, host: EnvironmentHost, count: int) -> list[Housed]:
+        return [_house(copy) for copy in await self.run(host.fork(count))]
 
     async def call(self, function: Callable[[], T]) -> T:
         """What `function` returns, called on this thread."""
@@ -106,6 +125,9 @@ class LoopThreadRunner:
         pending = asyncio.run_coroutine_threadsafe(drive_async(flow, settle), self._loop)
         return await asyncio.wrap_future(pending)
 
+    async def fork(self, host: EnvironmentHost, count: int) -> list[Housed]:
+        return [_house(copy) for copy in await self.run(host.fork(count))]
+
     async def close(self) -> None:
         asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).add_done_callback(
             lambda _: self._loop.call_soon_threadsafe(self._loop.stop)
@@ -145,21 +167,36 @@ def _reject(outcome: "asyncio.Future[Any]", error: BaseException) -> None:
 
 async def build(
     make: Callable[[], EnvironmentHost], *, known: type[Environment[Any, Any, Any]] | None
-) -> tuple[EnvironmentHost, Runner]:
+) -> Housed:
     """An environment and its runner, the environment built where it will live.
 
     An async environment is the exception: it lives on the loop, but a constructor may block, so it is
     built off the loop. `known` is the environment's class, where the caller knows it in advance.
     """
     if known is not None and not known.BLOCKING:
-        return make(), InlineRunner()
+        return Housed(make(), InlineRunner())
     thread = ThreadRunner(name=f"env-{known.__name__ if known else 'new'}")
     try:
         host = await thread.call(make)
     except BaseException:
         await thread.close()
         raise
-    if host.colour is Colour.ASYNC or not host.environment.BLOCKING:
+    if _lives_on_loop(host):
         await thread.close()
-        return host, InlineRunner()
-    return host, LoopThreadRunner(thread) if host.colour is Colour.MIXED else thread
+        return Housed(host, InlineRunner())
+    return _on_thread(host, thread)
+
+
+def _lives_on_loop(host: EnvironmentHost) -> bool:
+    return host.colour is Colour.ASYNC or not host.environment.BLOCKING
+
+
+def _on_thread(host: EnvironmentHost, thread: ThreadRunner) -> Housed:
+    return Housed(host, LoopThreadRunner(thread) if host.colour is Colour.MIXED else thread)
+
+
+def _house(host: EnvironmentHost) -> Housed:
+    """A place of its own for an environment that was copied."""
+    if _lives_on_loop(host):
+        return Housed(host, InlineRunner())
+    return _on_thread(host, ThreadRunner(name=f"env-{type(host.environment).__name__}"))

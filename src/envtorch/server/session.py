@@ -5,7 +5,8 @@ import logging
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from envtorch.errors import (
@@ -21,7 +22,7 @@ from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.server.metrics import Meter
-from envtorch.server.runner import Runner
+from envtorch.server.runner import Housed, Runner
 from envtorch.server.tracing import Span
 from envtorch.types import SessionInfo
 
@@ -30,6 +31,7 @@ __all__ = ["Holder", "Session"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+V = TypeVar("V")
 Work = Generator[Any, Any, T]
 
 
@@ -115,33 +117,46 @@ class Session:
         Past `timeout_s`, counted from now, `TimedOut` is raised. A call that awaits is then cancelled and
         the session is usable; one that blocks a thread cannot be stopped, and takes the session with it.
         """
+        return await self._call(kind, timeout_s, self._runner.run, flow)
+
+    async def step(self, flow: Work[T], *, timeout_s: float | None = None) -> T:
+        """`run`, for a flow that steps the environment."""
+        result = await self._call("step", timeout_s, self._runner.run, flow)
+        self.steps += 1
+        return result
+
+    async def fork(self, count: int, *, timeout_s: float | None = None) -> list[Housed]:
+        """Copies of the environment, made in its turn, where it lives; they are nobody's session yet."""
+        return await self._call("fork", timeout_s, partial(self._runner.fork, self.host), count)
+
+    def twin(self, copy: Housed, *, unheld_s: float) -> "Session":
+        """A session for a copy of this one's environment: its counters are copied with it."""
+        session = Session(copy.host, copy.runner, self._upkeep, unheld_s=unheld_s)
+        session.steps = self.steps
+        return session
+
+    async def _call(self, kind: str, timeout_s: float | None, act: Callable[[V], Awaitable[T]], what: V) -> T:
         if self._upkeep.draining:
             raise Draining("the server is shutting down; this call was not made")
         with self._upkeep.meter.call(kind), self._upkeep.span(kind, self.id):
             self._upkeep.busy(+1)
             try:
                 if timeout_s is None:
-                    return await self._take_turn(flow)
-                return await self._within(self._take_turn(flow), timeout_s)
+                    return await self._take_turn(act, what)
+                return await self._within(self._take_turn(act, what), timeout_s)
             except EnvironmentFailed as error:
                 self._report(error)
                 raise
             finally:
                 self._upkeep.busy(-1)
 
-    async def step(self, flow: Work[T], *, timeout_s: float | None = None) -> T:
-        """`run`, for a flow that steps the environment."""
-        result = await self.run(flow, "step", timeout_s=timeout_s)
-        self.steps += 1
-        return result
-
-    async def _take_turn(self, flow: Work[T]) -> T:
+    async def _take_turn(self, act: Callable[[V], Awaitable[T]], what: V) -> T:
         self._require_life()  # before the wait as well: a session that closes may never give its turn away
         async with self._turn:
             self._require_life()
             self._enter(Event.CALLED)
             try:
-                return await self._runner.run(flow)
+                return await act(what)
             except asyncio.CancelledError:
                 if not self._runner.can_stop:
                     self._poison("a call that could not be stopped was cancelled or ran past its deadline")

@@ -5,15 +5,21 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from envtorch.errors import Draining, EnvTorchError, FactoryFailed, InvalidAction, SessionLost
+from envtorch.errors import (
+    Draining,
+    EnvTorchError,
+    FactoryFailed,
+    InvalidAction,
+    SessionLost,
+    Unsupported,
+)
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.server.factory import Factory
 from envtorch.server.metrics import Meter
-from envtorch.server.runner import Runner, build
+from envtorch.server.runner import Housed, build
 from envtorch.server.session import Session
 from envtorch.server.slots import Slots
 from envtorch.server.tracing import Span, no_span
@@ -32,14 +38,6 @@ UNHELD_LEASE_S = 900.0
 MIN_TOKEN_LENGTH = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Spare:
-    """An environment that was built to answer a question about it, kept for the next session."""
-
-    host: EnvironmentHost
-    runner: Runner
-
-
 class Sessions:
     """Opens sessions while there is room, finds them by id or token, and frees a slot when, and only when,
     its session closes."""
@@ -56,7 +54,8 @@ class Sessions:
         self._live: dict[str, Session] = {}
         self._by_token: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Task[Session]] = {}
-        self._spare: _Spare | None = None
+        self._spare: Housed | None = None
+        """An environment that was built to answer a question about it, kept for the next session."""
         self._spare_turn = asyncio.Lock()
         self._known_class = factory.environment_class
         self.serves_anonymous = config.max_concurrent_envs == 1
@@ -111,7 +110,7 @@ class Sessions:
             if self._spare is None:
                 if self._live:
                     return next(iter(self._live.values())).host
-                self._spare = _Spare(*await self._build())
+                self._spare = await self._build()
             return self._spare.host
 
     async def ask(self, question: Callable[[EnvironmentHost], Generator[Any, Any, T]]) -> T:
@@ -169,26 +168,46 @@ class Sessions:
         try:
             async with self._spare_turn:
                 spare, self._spare = self._spare, None
-            host, runner = (spare.host, spare.runner) if spare else await self._build()
+            housed = spare or await self._build()
         except BaseException:
             self.slots.free()
             raise
         lease_s = None if held or self.factory.is_shared else unheld_s or self.lease_s
-        session = Session(host, runner, self, unheld_s=lease_s, token=token)
+        session = self._enter(Session(housed.host, housed.runner, self, unheld_s=lease_s, token=token))
         if held and not self.factory.is_shared:
             session.attach()
+        return session
+
+    def _enter(self, session: Session) -> Session:
         self._live[session.id] = self._by_token[session.token] = session
         self.meter.opened += 1
         logger.debug("session %s opened, %d of %d", session.id[:8], self.active, self.capacity)
         return session
 
+    async def fork(self, session: Session, count: int, *, timeout_s: float | None = None) -> list[Session]:
+        """New sessions that are exact copies of `session`, all or none.
+
+        Nobody holds them yet: their lease runs until their tokens are shown. Raises `CapacityReached` when
+        there is no room for all of them, and `Unsupported` when the environment cannot be copied.
+        """
+        if self.factory.is_shared:
+            raise Unsupported("this environment cannot be forked: every session shares the one instance")
+        self.slots.take_at_once(count)
+        try:
+            copies = await session.fork(count, timeout_s=timeout_s)
+        except BaseException:
+            for _ in range(count):
+                self.slots.free()
+            raise
+        return [self._enter(session.twin(copy, unheld_s=session.unheld_s or self.lease_s)) for copy in copies]
+
     @property
     def lease_s(self) -> float:
         return self.config.session_timeout or UNHELD_LEASE_S
 
-    async def _build(self) -> tuple[EnvironmentHost, Runner]:
+    async def _build(self) -> Housed:
         try:
-            host, runner = await build(self._make, known=self._known_class)
+            housed = await build(self._make, known=self._known_class)
         except EnvTorchError:
             raise
         except (Exception, SystemExit) as error:
@@ -198,8 +217,8 @@ class Sessions:
                 factory_name=self.factory.name,
                 reason=str(error) or repr(error),
             ) from error
-        self._known_class = type(host.environment)
-        return host, runner
+        self._known_class = type(housed.host.environment)
+        return housed
 
     def _make(self) -> EnvironmentHost:
         environment = self.factory.make()

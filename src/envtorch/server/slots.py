@@ -43,6 +43,12 @@ class Slots:
             self._give_up(turn)
             raise
 
+    def take_at_once(self, count: int) -> None:
+        """Take that many slots, or none: `CapacityReached` when there are fewer, or others wait for them."""
+        if self._queue or self.taken + count > self.capacity:
+            raise CapacityReached.of(self.taken, self.capacity)
+        self.taken += count
+
     def free(self) -> None:
         """Give a slot back; the first in the queue has it at once."""
         self.taken -= 1
