@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from envtorch.protocol import flow as flows
+
 __all__ = ["Ask", "Block", "Flow", "Wait", "drive", "drive_async"]
 
 T = TypeVar("T")
@@ -46,18 +48,7 @@ Flow = Generator[Wait | Ask | Block, Any, T]
 
 def drive(flow: Flow[T]) -> T:
     """Run a flow to its end, blocking."""
-    try:
-        step = next(flow)
-        while True:
-            try:
-                answer = _perform(step)
-            except BaseException as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+    return flows.drive(flow, _perform)
 
 
 def _perform(step: Wait | Ask | Block) -> Any:
@@ -85,18 +76,7 @@ def _poll(step: Wait) -> frozenset[int]:
 
 async def drive_async(flow: Flow[T]) -> T:
     """Run a flow to its end without ever blocking the event loop."""
-    try:
-        step = next(flow)
-        while True:
-            try:
-                answer = await _perform_async(step)
-            except BaseException as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+    return await flows.drive_async(flow, _perform_async)
 
 
 async def _perform_async(step: Wait | Ask | Block) -> Any:
