@@ -59,6 +59,14 @@ def test_bad_input_gets_a_clear_reply_and_the_session_goes_on(name: str, server:
         assert ask(socket, {"type": "state"})["data"]["episode_id"] == "mine"
 
 
+def test_text_that_is_not_utf8_is_answered_and_the_session_goes_on(server: Running) -> None:
+    with server.socket() as socket:
+        ask(socket, {"type": "reset", "data": {"episode_id": "mine"}})
+        socket.send(b'{"type":"st\xffate"}', text=True)
+        assert json.loads(socket.recv(timeout=10))["data"]["code"] == "INVALID_JSON"
+        assert ask(socket, {"type": "state"})["data"]["episode_id"] == "mine"
+
+
 def test_frames_sent_ahead_are_answered_in_order(server: Running) -> None:
     with server.socket() as socket:
         for do in ("one", "fail", "two"):

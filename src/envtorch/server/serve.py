@@ -28,11 +28,17 @@ UNANSWERED_S = 30
 
 
 class PatientProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, but patient with clients that say they cannot answer pings.
+    """uvicorn's WebSocket, but patient with clients that say they cannot answer pings, and with broken text.
 
     A blocking client reads its socket only while a call runs. Between calls its kernel still answers for
-    it, which is how a dead one is found (`UNANSWERED_S`).
+    it, which is how a dead one is found (`UNANSWERED_S`). Text that is not UTF-8 is handed on as it is, to be
+    answered like any other bad frame, rather than ending the session.
     """
+
+    def send_receive_event_to_app(self) -> None:
+        if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
+            self.curr_msg_data_type = "bytes"
+        super().send_receive_event_to_app()
 
     def keepalive_timeout(self) -> None:
         if self.request.headers.get("EnvTorch-Pings") == "unanswered":
@@ -41,6 +47,14 @@ class PatientProtocol(WebSocketsSansIOProtocol):
             self.schedule_ping()
         else:
             super().keepalive_timeout()
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
