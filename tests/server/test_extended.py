@@ -1,5 +1,6 @@
 """The extended wire, frame by frame over a real socket: ids, channels, batches, deadlines, cancellation."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from envtorch import ConcurrencyConfig
+from envtorch import ConcurrencyConfig, EnvClient
+from envtorch.errors import Cancelled
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.server import create_app
-from tests.server.environments import AsyncObedient, Obedient
+from tests.server.environments import AsyncObedient, Count, Obedient, Order, Report
 from tests.support import Running, eventually, running
 
 
@@ -242,12 +244,16 @@ class TestDeadlines:
 
 
 class Sleepy(AsyncObedient):
+    asleep = False
+
     async def step(self, action: Any) -> Any:
         if action.do == "sleep":
-            import asyncio
-
+            type(self).asleep = True
             await asyncio.sleep(60)
         return await super().step(action)
+
+
+class SleepyEnv(EnvClient[Order, Report, Count]): ...
 
 
 class TestCancellation:
@@ -260,6 +266,22 @@ class TestCancellation:
             assert answers[2]["data"] == {"id": 1, "cancelled": True}
             assert answers[1]["data"]["code"] == "CANCELLED"
             assert wire.ask(**wire.step(3, "x"))["data"]["observation"]["said"] == "x"
+
+    def test_the_async_client_can_take_its_call_back(self) -> None:
+        async def main(url: str) -> tuple[bool, str]:
+            async with SleepyEnv.aio(url) as env:
+                await env.cancel()  # nothing runs: nothing happens
+                step = asyncio.ensure_future(env.step(Order(do="sleep")))
+                while not Sleepy.asleep:  # noqa: ASYNC110  # the server sets it, on a loop of its own
+                    await asyncio.sleep(0.01)
+                await env.cancel()
+                with pytest.raises(Cancelled) as caught:
+                    await step
+                return caught.value.details["usable"], (await env.step(Order(do="x"))).observation.said
+
+        Sleepy.asleep = False
+        with running(create_app(Sleepy)) as server:
+            assert asyncio.run(main(server.url)) == (True, "x")
 
     def test_what_is_done_cannot(self, server: Running) -> None:
         with extended(server) as wire:

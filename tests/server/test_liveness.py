@@ -151,3 +151,4 @@ def test_every_failure_is_logged_once_under_the_id_the_client_has(caplog: pytest
     assert len(logged) == 1
     assert logged[0].exc_info is not None, "with its traceback"
     assert len(logged[0].session_id) == 36  # type: ignore[attr-defined]
+    assert logged[0].request_id >= 2, "the step's own id"  # type: ignore[attr-defined]

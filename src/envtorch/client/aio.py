@@ -85,6 +85,12 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
             links = await self._link.fork(n, timeout_s=timeout_s)
         return [type(self)(self._options, self._hooks, link=link) for link in links]
 
+    async def cancel(self) -> None:
+        """Take back the call that another task awaits: it raises `Cancelled` there, and says in its details
+        whether the session is still usable. Without such a call nothing happens."""
+        if self._link is not None:
+            await self._link.cancel()
+
     async def close(self) -> None:
         """End the session, and stop the server if it was started for this client."""
         link, self._link = self._link, None

@@ -34,6 +34,9 @@ class AsyncLink(Protocol):
         """The answer, within the caller's time or, without one, the client's usual patience."""
         ...
 
+    async def cancel(self) -> None:
+        """Take the question back that is being asked, if one is."""
+
     async def fork(self, count: int, *, timeout_s: float | None) -> Sequence["AsyncLink"]:
         """Links to that many copies of this session, all or none."""
         ...
@@ -96,6 +99,9 @@ class AsyncSocketLink:
         except ConnectionClosed as error:
             raise cut(error) from error
 
+    async def cancel(self) -> None:
+        raise Unsupported("OpenEnv's wire cannot take a request back")
+
     async def fork(self, count: int, *, timeout_s: float | None) -> Sequence[AsyncLink]:
         raise Unsupported(NO_FORK)
 
@@ -129,6 +135,9 @@ class AsyncLocalLink:
         except EnvTorchError as error:
             reply = error_reply(error)
         return Answer.read(reply.frame())
+
+    async def cancel(self) -> None:
+        raise Unsupported("a call in this process is taken back by cancelling the task that awaits it")
 
     async def fork(self, count: int, *, timeout_s: float | None) -> Sequence[AsyncLink]:
         return [AsyncLocalLink(copy) for copy in await drive_async(self._host.fork(count), settle)]

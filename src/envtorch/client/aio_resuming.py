@@ -55,6 +55,7 @@ class AsyncResumingLink:
         self._options = options
         self._session = session
         self._is_greeted = False
+        self._asked: int | None = None
 
     @property
     def format(self) -> Format:
@@ -70,6 +71,7 @@ class AsyncResumingLink:
         patience = self._options.message_timeout_s if timeout_s is None else timeout_s + ANSWER_MARGIN_S
         deadline = time.monotonic() + patience
         id, frame = self._session.request(ask, timeout_s)
+        self._asked = id
         try:
             async with asyncio.timeout(patience):
                 return await self._persist(lambda: self._attempt(id, frame, deadline), deadline)
@@ -77,6 +79,13 @@ class AsyncResumingLink:
             if isinstance(error, EnvTorchError):
                 raise
             raise TimedOut(f"{ask.type} was not answered within {patience:g} s") from None
+        finally:
+            self._asked = None
+
+    async def cancel(self) -> None:
+        if self._asked is not None and self._socket is not None:
+            with suppress(ConnectionClosed):
+                await self._socket.send(self._session.withdrawal(self._asked), text=not self.format.is_binary)
 
     async def fork(self, count: int, *, timeout_s: float | None) -> Sequence[AsyncLink]:
         asking = ask_fork(count, self.format)

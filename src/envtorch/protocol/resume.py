@@ -57,6 +57,10 @@ class Resumable:
         """A new request, and its frame, which may be sent as often as need be."""
         return self._message(ask.type, ask.data, timeout_s)
 
+    def withdrawal(self, id: int) -> bytes:
+        """Take request `id` back. It is answered itself; the answer to this is of no interest."""
+        return self._message("cancel", self.format.write({"id": id}))[1]
+
     def farewell(self) -> tuple[int, bytes]:
         """The last request: end the session, so that its slot is free at once."""
         return self._message("close", None)

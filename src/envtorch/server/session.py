@@ -6,6 +6,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +30,9 @@ from envtorch.types import SessionInfo
 __all__ = ["Holder", "Session"]
 
 logger = logging.getLogger(__name__)
+
+REQUEST_ID: ContextVar[int | str | None] = ContextVar("request_id", default=None)
+"""The id of the request that this task answers, for the log."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -203,7 +207,7 @@ class Session:
             error,
             error_id,
             exc_info=cause,
-            extra={"session_id": self.id, "error_id": error_id},
+            extra={"session_id": self.id, "request_id": REQUEST_ID.get(), "error_id": error_id},
         )
 
     def _enter(self, event: Event) -> None:
@@ -224,6 +228,7 @@ class Session:
 
     async def _answer(self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a call comes to. Whatever goes wrong ends as one of our errors."""
+        REQUEST_ID.set(id)
         try:
             return await start()
         except EnvTorchError:
