@@ -95,7 +95,7 @@ class Tunnel:
 
 
 def _pour_back(stream: Stream, connection: socket.socket) -> None:
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # the other direction may have closed the stream meanwhile
         while data := stream.receive():
             connection.sendall(data)
     with suppress(OSError):
