@@ -127,7 +127,8 @@ class AsyncLocalLink:
             request = decode(ask.frame())
             assert not isinstance(request, Close | Mcp)
             async with asyncio.timeout(timeout_s):
-                reply = await drive_async(self._host.reply(request, strict=True), settle)
+                flow = self._host.reply(request, strict=True, timeout_s=timeout_s)
+                reply = await drive_async(flow, settle)
         except TimeoutError as error:
             if isinstance(error, EnvTorchError):
                 raise

@@ -98,7 +98,7 @@ class LocalLink:
         try:
             request = decode(ask.frame())
             assert not isinstance(request, Close | Mcp)
-            reply = drive(self._host.reply(request, strict=True), self._settle)
+            reply = drive(self._host.reply(request, strict=True, timeout_s=timeout_s), self._settle)
         except EnvTorchError as error:
             reply = error_reply(error)
         return Answer.read(reply.frame())

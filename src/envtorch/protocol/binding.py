@@ -46,6 +46,9 @@ class Method:
             keywords=None if takes_any else frozenset(named),
         )
 
+    def takes(self, keyword: str) -> bool:
+        return self.keywords is None or keyword in self.keywords
+
     def accepted(self, options: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:
         """The options this method takes.
 

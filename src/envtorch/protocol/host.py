@@ -62,12 +62,21 @@ class EnvironmentHost:
             observation = yield self._binding.step.call(decoded, **accepted)
         return self._codec.encode_observation(observation, format)
 
-    def reply(self, request: Simulation, *, strict: bool, format: Format = JSON) -> Replies:
-        """The reply to one of the three requests that every environment understands."""
+    def reply(
+        self, request: Simulation, *, strict: bool, format: Format = JSON, timeout_s: float | None = None
+    ) -> Replies:
+        """The reply to one of the three requests that every environment understands.
+
+        A `step` that takes `timeout_s` is told the caller's, and can end in good order before it.
+        """
         match request:
             case messages.Step():
                 action = bytes(request.data)
-                return observation_reply((yield from self.step(action, {}, strict=strict, format=format)))
+                told = timeout_s is not None and self._binding.step.takes("timeout_s")
+                options = {"timeout_s": timeout_s} if told else {}
+                return observation_reply(
+                    (yield from self.step(action, options, strict=strict, format=format))
+                )
             case messages.Reset():
                 return observation_reply((yield from self.reset(request.data, strict=strict, format=format)))
             case messages.State():

@@ -122,7 +122,7 @@ class ExtendedSocket:
     async def _simulate(self, session: Session, message: Message) -> Reply:
         request = simulation_request(message, self._format)
         self._require_simulation(message)
-        flow = session.host.reply(request, strict=True, format=self._format)
+        flow = session.host.reply(request, strict=True, format=self._format, timeout_s=message.timeout_s)
         if message.type == "step":
             return await session.step(flow, timeout_s=message.timeout_s)
         return await session.run(flow, message.type, timeout_s=message.timeout_s)

@@ -40,7 +40,8 @@ class Frames:
         """Descriptors that arrived and nobody has taken yet."""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        data = json.dumps(message).encode()
+        # A lone surrogate, which the owner's decoder would rightly refuse, becomes a question mark.
+        data = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
         self.channel.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> dict[str, Any]:

@@ -1,0 +1,113 @@
+"""The coding environment itself."""
+
+from uuid import uuid4
+
+from envtorch.env import Environment, Rubric, Transform
+from envtorch.envs.coding_env.executors import AwaitedExecutor, ExecutorName, open_executor
+from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState
+from envtorch.envs.coding_env.observing import observe
+from envtorch.envs.coding_env.transforms import CODE_KEY, safe_coding_transform
+from envtorch.errors import ConfigurationError, EnvironmentFailed
+from envtorch.sandbox import Policy
+from envtorch.types import EnvironmentMetadata
+
+__all__ = ["CodingEnvironment"]
+
+SHARE_OF_DEADLINE = 0.9
+"""How much of the caller's time the code has; the rest is for interrupting it and telling how it went."""
+
+
+class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
+    """Runs an agent's code in a sandbox of its own, with its state kept until the next `reset`.
+
+    Whatever the code does is an observation: an error, a limit, a crash. An interpreter that did not
+    survive ends the episode; the session goes on, with the next `reset`.
+
+    It awaits, so that hundreds of sessions need no thread each and a step can be cancelled: one that
+    is past the caller's deadline is interrupted, and the session stays usable.
+
+    A `rubric` gives the reward; a `transform` may change it. With neither, `safe_coding_transform` does.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(
+        self,
+        *,
+        executor: ExecutorName = "sandbox",
+        policy: Policy | None = None,
+        transform: Transform[CodeObservation] | None = None,
+        rubric: Rubric | None = None,
+    ) -> None:
+        if transform is None and rubric is None:
+            transform = safe_coding_transform()
+        super().__init__(transform=transform, rubric=rubric)
+        if executor not in ("sandbox", "smolagents"):
+            raise ConfigurationError(f"there is no executor {executor!r}: it is 'sandbox' or 'smolagents'")
+        self._executor_name = executor
+        self._policy = policy or Policy(preload=("random",))
+        self._executor: AwaitedExecutor | None = None
+        self._unsettled = False
+        self._state = CodeState(episode_id=str(uuid4()))
+
+    async def reset(self, seed: int | None = None, episode_id: str | None = None) -> CodeObservation:
+        """A fresh interpreter and an empty workspace; `seed` seeds its `random`."""
+        self._state = CodeState(episode_id=episode_id or str(uuid4()))
+        await self._reset_rubric_async()
+        await self._close_executor()
+        executor = await self._open_executor()
+        if seed is not None and self._executor_name == "sandbox":
+            await executor.run(f"__import__('random').seed({int(seed)})")
+        return self._apply_transform(CodeObservation(reward=0.0))
+
+    async def step(self, action: CodeAction, timeout_s: float | None = None) -> CodeObservation:
+        """Run the code; the observation says how it went, whatever it did."""
+        executor = await self._ready_executor()
+        self._state.step_count += 1
+        self._unsettled = True
+        result = await executor.run(action.code, timeout_s=self._limit(timeout_s))
+        self._unsettled = False
+        observation = observe(result, self._policy, limit_s=self._limit(timeout_s))
+        observation.metadata[CODE_KEY] = action.code
+        self._state.last_exit_code = observation.exit_code
+        if self.rubric is not None:
+            observation.reward = await self._apply_rubric_async(action, observation)
+        return self._apply_transform(observation)
+
+    @property
+    def state(self) -> CodeState:
+        return self._state
+
+    async def close(self) -> None:
+        await self._close_executor()
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        described = f"Runs Python code with state kept between steps; executor: {self._executor_name}"
+        return EnvironmentMetadata(name="coding_env", description=described, version="1.0.0")
+
+    def _limit(self, timeout_s: float | None) -> float:
+        """How long code may run: never longer than the policy allows, and within the caller's deadline."""
+        if timeout_s is None:
+            return self._policy.timeout_s
+        return min(self._policy.timeout_s, timeout_s * SHARE_OF_DEADLINE)
+
+    async def _ready_executor(self) -> AwaitedExecutor:
+        """The episode's executor, idle. Raises `EnvironmentFailed` when its state is gone."""
+        executor = self._executor or await self._open_executor()
+        if self._unsettled and executor.alive:
+            # The last step was cancelled and its code interrupted. It may be ending still, or refuse to.
+            await executor.run("", timeout_s=self._policy.grace_s)
+            self._unsettled = False
+        if not executor.alive:
+            raise EnvironmentFailed("the episode is over, because its interpreter is gone: call reset")
+        return executor
+
+    async def _open_executor(self) -> AwaitedExecutor:
+        self._executor = await open_executor(self._executor_name, self._policy)
+        return self._executor
+
+    async def _close_executor(self) -> None:
+        executor, self._executor = self._executor, None
+        self._unsettled = False
+        if executor is not None:
+            await executor.close()
