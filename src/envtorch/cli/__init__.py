@@ -4,6 +4,7 @@ import typer
 
 from envtorch.cli.check import check
 from envtorch.cli.demo import demo
+from envtorch.cli.doctor import doctor
 from envtorch.cli.mcp import mcp
 from envtorch.cli.serve import serve
 
@@ -18,5 +19,6 @@ main = typer.Typer(
 )
 main.command()(serve)
 main.command()(check)
+main.command()(doctor)
 main.command()(mcp)
 main.command()(demo)

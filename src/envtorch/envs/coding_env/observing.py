@@ -1,8 +1,6 @@
 """From what an executor answers to what an agent sees."""
 
-from typing import cast
-
-from envtorch.envs.coding_env.models import CodeObservation, Ending
+from envtorch.envs.coding_env.models import CodeObservation
 from envtorch.sandbox import Outcome, Policy, Result
 
 __all__ = ["observe"]
@@ -19,7 +17,7 @@ def observe(result: Result, policy: Policy, *, limit_s: float) -> CodeObservatio
         stdout=_clean(result.stdout, policy.output_bytes),
         stderr=_clean(f"{stderr}\n" if stderr else "", 2 * policy.output_bytes),
         exit_code=_exit_code(result),
-        outcome=cast(Ending, result.outcome.value),
+        outcome=result.outcome.value,
         value=None if result.value is None else _clean(result.value, policy.output_bytes),
         done=not result.alive,
     )

@@ -22,7 +22,7 @@ UNSAFE = (r"import\s+os", r"import\s+subprocess", r"eval\(", r"exec\(", r"__impo
 
 
 class CodeSafety(Transform[CodeObservation]):
-    """Sets the reward to `penalty` where the code has a dangerous look, and to 0 where it has no reward yet."""
+    """Sets the reward to `penalty` where the code looks dangerous, else to 0 where there is none yet."""
 
     def __init__(self, penalty: float = -1.0) -> None:
         self.penalty = penalty
