@@ -1,7 +1,7 @@
 """`envtorch doctor`: what this machine can isolate, what is installed, and what to do about the rest."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from envtorch.errors import EnvTorchError
-from envtorch.sandbox import Policy, report
+from envtorch.sandbox import Policy, Report, report
 
-__all__ = ["EXTRAS", "Examination", "Finding", "doctor", "examine"]
+__all__ = ["EXTRAS", "Examination", "Finding", "doctor", "examine", "show"]
 
 EXTRAS: Mapping[str, str] = {
     "anthropic": "anthropic",
@@ -92,17 +92,17 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(asdict(found) | {"layers": dict(found.layers)}, indent=2))
     else:
-        _show(found, Console())
+        show(found, Console())
     raise typer.Exit(0 if found.healthy else 1)
 
 
-def examine(policy: Policy | None = None) -> Examination:
-    """Look at the machine; a sandbox is really started."""
-    wanted = policy or Policy()
+def examine(look: Callable[[Policy], Report] = report) -> Examination:
+    """Look at the machine; a sandbox is really started, unless there is another way to `look`."""
+    wanted = Policy()
     extras = [_extra(name, package) for name, package in EXTRAS.items()]
     others = (*extras, _engine())
     try:
-        seen = report(wanted)
+        seen = look(wanted)
     except (EnvTorchError, OSError) as error:
         failed = Finding("sandbox", "start", False, str(error), NO_SANDBOX)
         return Examination(False, "none", {}, (failed, *others))
@@ -138,7 +138,8 @@ def _engine() -> Finding:
         return Finding("engine", "containers", False, problem, advice)
 
 
-def _show(found: Examination, console: Console) -> None:
+def show(found: Examination, console: Console) -> None:
+    """Print what was found, as a person reads it."""
     table = Table(title="What this machine can do", title_justify="left")
     for heading in ("part", "name", "has it", "what was found", "next step"):
         table.add_column(heading, overflow="fold")

@@ -13,8 +13,8 @@ from envtorch.types import EnvironmentMetadata
 
 __all__ = ["CodingEnvironment"]
 
-SHARE_OF_DEADLINE = 0.9
-"""How much of the caller's time the code has; the rest is for interrupting it and telling how it went."""
+RESERVE_S = 1.0
+"""What is kept of the caller's time, half of it at most, for stopping code and telling how it went."""
 
 
 class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
@@ -89,7 +89,7 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         """How long code may run: never longer than the policy allows, and within the caller's deadline."""
         if timeout_s is None:
             return self._policy.timeout_s
-        return min(self._policy.timeout_s, timeout_s * SHARE_OF_DEADLINE)
+        return min(self._policy.timeout_s, timeout_s - min(RESERVE_S, timeout_s / 2))
 
     async def _ready_executor(self) -> AwaitedExecutor:
         """The episode's executor, idle. Raises `EnvironmentFailed` when its state is gone."""
