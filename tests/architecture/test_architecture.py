@@ -40,6 +40,7 @@ def loaded_by(statement: str) -> set[str]:
         "import envtorch",
         "import envtorch.client",
         "import envtorch.envs.echo_env",
+        "import envtorch.envs.coding_env",
         "from envtorch import EnvClient",
     ],
 )
