@@ -14,8 +14,10 @@ from envtorch.envs.coding_env.models import Ending
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.errors import ConfigurationError, EnvironmentFailed
 from envtorch.sandbox import Outcome, Policy
+from envtorch.server import create_app
 from envtorch.testing import check_env
 from envtorch.transforms import NullTransform
+from tests.support import running
 
 from .conftest import SMALL
 
@@ -126,6 +128,15 @@ def test_a_policy_that_cannot_be_kept_is_refused_with_the_reason(sandboxes: None
         CodingEnv.local(lambda: CodingEnvironment(policy=impossible)) as env,
         pytest.raises(EnvironmentFailed),
     ):
+        env.reset()
+
+
+def test_an_executor_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "smolagents.local_python_executor", None)
+    monkeypatch.delitem(sys.modules, "envtorch.sandbox.smolagents_executor", raising=False)
+    app = create_app(lambda: CodingEnvironment(executor="smolagents"), CodeAction, CodeObservation)
+    why = pytest.raises(EnvironmentFailed, match=r"pip install 'envtorch\[smolagents\]'")
+    with running(app) as served, CodingEnv(served.url) as env, why:
         env.reset()
 
 

@@ -7,7 +7,7 @@ from envtorch.envs.coding_env.executors import AwaitedExecutor, ExecutorName, op
 from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envtorch.envs.coding_env.observing import observe
 from envtorch.envs.coding_env.transforms import CODE_KEY, safe_coding_transform
-from envtorch.errors import ConfigurationError, EnvironmentFailed
+from envtorch.errors import ConfigurationError, EnvironmentFailed, MissingExtra
 from envtorch.sandbox import Policy
 from envtorch.types import EnvironmentMetadata
 
@@ -103,7 +103,13 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         return executor
 
     async def _open_executor(self) -> AwaitedExecutor:
-        self._executor = await open_executor(self._executor_name, self._policy)
+        try:
+            self._executor = await open_executor(self._executor_name, self._policy)
+        except (
+            ConfigurationError,
+            MissingExtra,
+        ) as error:  # these do not travel: the caller gets the sentence
+            raise EnvironmentFailed(str(error)) from error
         return self._executor
 
     async def _close_executor(self) -> None:
