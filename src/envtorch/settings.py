@@ -13,6 +13,7 @@ __all__ = [
     "ServerMode",
     "Settings",
     "engine_addresses",
+    "environment_for_processes",
     "inherited_environment",
     "restore_variables",
     "variables",
@@ -135,3 +136,13 @@ def engine_addresses(environ: Mapping[str, str] | None = None) -> list[str]:
             f"unix://{read['XDG_RUNTIME_DIR']}/{name}" for name in ("docker.sock", "podman/podman.sock")
         ]
     return local
+
+
+def environment_for_processes() -> dict[str, str]:
+    """The environment of processes that each have one thread's work to do.
+
+    Numeric libraries start a thread per core when they are imported, and a process with threads cannot be
+    forked. Whoever sets their number knows better.
+    """
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    return {**dict.fromkeys(names, "1"), **os.environ}

@@ -2,12 +2,12 @@
 
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from envtorch.compat.loader import load_app
-from envtorch.errors import EnvTorchError
+from envtorch.errors import ConfigurationError, EnvTorchError
 
 __all__ = ["serve"]
 
@@ -23,6 +23,9 @@ def serve(
         typer.Option(help="Tokens that callers must show, one per line, optionally with an expiry."),
     ] = None,
     drain: Annotated[float, typer.Option(help="Seconds that running calls have at SIGTERM.")] = 30.0,
+    isolation: Annotated[
+        str | None, typer.Option(help="'process': every session's environment in a process of its own.")
+    ] = None,
     fd: Annotated[
         int | None, typer.Option(help="Listen on this inherited, already bound socket instead.")
     ] = None,
@@ -30,6 +33,8 @@ def serve(
     """Serve an environment over HTTP, WebSocket and MCP until interrupted."""
     try:
         app = load_app(target)
+        if isolation is not None:
+            _isolate(app, target, isolation)
     except EnvTorchError as error:
         raise typer.BadParameter(str(error), param_hint="TARGET") from error
     listener = _listener(host, port, fd)
@@ -38,6 +43,13 @@ def serve(
     from envtorch.server import serve as run
 
     run(app, listener=listener, token_file=token_file, drain_s=drain)
+
+
+def _isolate(app: Any, target: str, isolation: str) -> None:
+    server = getattr(getattr(app, "state", None), "env_server", None)
+    if server is None:
+        raise ConfigurationError(f"{target} is no application of ours, so its sessions cannot be isolated")
+    server.isolate(isolation, preludes=("envtorch.compat:activate",))
 
 
 def _listener(host: str, port: int, fd: int | None) -> socket.socket:

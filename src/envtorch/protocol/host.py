@@ -7,7 +7,7 @@ yield what the environment returned, which whoever drives them awaits if need be
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from envtorch.env import Environment, ToolProvider, ToolSteps
 from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Unsupported
@@ -16,16 +16,47 @@ from envtorch.protocol.binding import Binding, Colour
 from envtorch.protocol.codec import Codec, Encoded, encode_value
 from envtorch.protocol.forking import fork_environment
 from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.mcp_result import tool_result
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
 from envtorch.types import EnvironmentMetadata
 
-__all__ = ["EnvironmentHost", "Simulation"]
+__all__ = ["EnvironmentHost", "Host", "Simulation", "simulate"]
 
 Simulation = messages.Reset | messages.Step | messages.State
 Calls = Generator[Any, Any, Encoded]
 Answers = Generator[Any, Any, bytes]
 Replies = Generator[Any, Any, Reply]
+
+
+class Host(Protocol):
+    """What the doors of a server need of an environment, wherever it lives."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def has_tools(self) -> bool: ...
+
+    def reset(self, options: Mapping[str, Any], *, strict: bool, format: Format = JSON) -> Calls: ...
+    def step(
+        self,
+        action: bytes | Mapping[str, Any],
+        options: Mapping[str, Any],
+        *,
+        strict: bool,
+        format: Format = JSON,
+    ) -> Calls: ...
+    def reply(
+        self, request: Simulation, *, strict: bool, format: Format = JSON, timeout_s: float | None = None
+    ) -> Replies: ...
+    def state(self, format: Format = JSON) -> Answers: ...
+    def state_class(self) -> Generator[Any, Any, type]: ...
+    def metadata(self) -> Generator[Any, Any, EnvironmentMetadata]: ...
+    def list_tools(self) -> Answers: ...
+    def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answers: ...
+    def tool_result(self, name: str, arguments: Mapping[str, Any]) -> Answers: ...
+    def tasks(self, method: str, *args: Any) -> Generator[Any, Any, Any]: ...
+    def close(self) -> Generator[Any, Any, None]: ...
 
 
 class EnvironmentHost:
@@ -35,6 +66,11 @@ class EnvironmentHost:
         self._codec = codec
         self._binding = Binding.of(environment)
         self.environment = environment
+
+    @property
+    def name(self) -> str:
+        """The environment's class, by name."""
+        return type(self.environment).__name__
 
     @property
     def colour(self) -> Colour:
@@ -55,8 +91,14 @@ class EnvironmentHost:
         strict: bool,
         format: Format = JSON,
     ) -> Calls:
-        """Take one action, given as bytes or already decoded."""
+        """Take one action, given as bytes or already decoded.
+
+        A step that takes `timeout_s` is told the caller's, and can end in good order before it; for one that
+        does not, the deadline is kept all the same.
+        """
         decoded = self._codec.decode_action(action, format)
+        if "timeout_s" in options and not self._binding.step.takes("timeout_s"):
+            options = {name: value for name, value in options.items() if name != "timeout_s"}
         accepted = self._binding.step.accepted(options, strict=strict)
         with environment_at_work("step"):
             observation = yield self._binding.step.call(decoded, **accepted)
@@ -65,22 +107,8 @@ class EnvironmentHost:
     def reply(
         self, request: Simulation, *, strict: bool, format: Format = JSON, timeout_s: float | None = None
     ) -> Replies:
-        """The reply to one of the three requests that every environment understands.
-
-        A `step` that takes `timeout_s` is told the caller's, and can end in good order before it.
-        """
-        match request:
-            case messages.Step():
-                action = bytes(request.data)
-                told = timeout_s is not None and self._binding.step.takes("timeout_s")
-                options = {"timeout_s": timeout_s} if told else {}
-                return observation_reply(
-                    (yield from self.step(action, options, strict=strict, format=format))
-                )
-            case messages.Reset():
-                return observation_reply((yield from self.reset(request.data, strict=strict, format=format)))
-            case messages.State():
-                return state_reply((yield from self.state(format)), format)
+        """The reply to one of the three requests that every environment understands."""
+        return simulate(self, request, strict=strict, format=format, timeout_s=timeout_s)
 
     def state(self, format: Format = JSON) -> Answers:
         """The state, as bytes."""
@@ -141,6 +169,10 @@ class EnvironmentHost:
         is_step = isinstance(answer, CallToolObservation) and isinstance(self.environment, ToolSteps)
         return encode_value(answer.result if is_step else answer)
 
+    def tool_result(self, name: str, arguments: Mapping[str, Any]) -> Answers:
+        """What a tool answered, as MCP's result."""
+        return tool_result((yield from self.tool_answer(name, arguments)))
+
     def tool_answer(self, name: str, arguments: Mapping[str, Any]) -> Generator[Any, Any, Any]:
         """What a tool gave: a value, or the observation of the step that the call was."""
         environment = self.environment
@@ -159,6 +191,21 @@ class EnvironmentHost:
             return (yield function(*args))
         except NotImplementedError:
             raise Unsupported(f"{method} is not supported for this environment") from None
+
+
+def simulate(
+    host: Host, request: Simulation, *, strict: bool, format: Format, timeout_s: float | None
+) -> Replies:
+    """The reply of a host to `reset`, `step` or `state`."""
+    match request:
+        case messages.Step():
+            action = bytes(request.data)
+            options = {} if timeout_s is None else {"timeout_s": timeout_s}
+            return observation_reply((yield from host.step(action, options, strict=strict, format=format)))
+        case messages.Reset():
+            return observation_reply((yield from host.reset(request.data, strict=strict, format=format)))
+        case messages.State():
+            return state_reply((yield from host.state(format)), format)
 
 
 @contextmanager

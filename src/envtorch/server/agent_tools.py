@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import msgspec
-from pydantic import BaseModel
-
 from envtorch.errors import EnvironmentFailed, InvalidAction
 from envtorch.protocol.codec import Codec, Encoded, encode_value
 from envtorch.protocol.jsonrpc import Code, RpcError
+from envtorch.protocol.mcp_result import failed_result, text_part
 from envtorch.protocol.wire import http_observation
 from envtorch.server.session import Session
 
@@ -54,50 +52,14 @@ class AgentTools:
             raise RpcError(Code.INVALID_PARAMS, "'arguments' must be an object")
         try:
             if session.host.has_tools:
-                return _told(await session.step(session.host.tool_answer(name, arguments)))
+                return await session.step(session.host.tool_result(name, arguments))
             if name != STEP:
                 raise RpcError(Code.INVALID_PARAMS, f"Unknown tool: {name!r}")
             return _stepped(await session.step(session.host.step(arguments, {}, strict=False)))
         except (EnvironmentFailed, InvalidAction) as error:
-            return _failed(str(error))
+            return failed_result(str(error))
 
 
 def _stepped(encoded: Encoded) -> bytes:
     body = http_observation(encoded)
-    return b'{"content":[%b],"structuredContent":%b,"isError":false}' % (_text(body.decode()), body)
-
-
-def _failed(message: str) -> bytes:
-    return b'{"content":[%b],"isError":true}' % _text(message)
-
-
-def _text(text: str) -> bytes:
-    return msgspec.json.encode({"type": "text", "text": text})
-
-
-def _told(answer: Any) -> bytes:
-    """A tool's answer, whatever shape its environment gives it."""
-    error = getattr(answer, "error", None)
-    if error is not None:
-        return _failed(error.message)
-    result = getattr(answer, "result", answer)
-    content = getattr(result, "content", None)
-    structured = getattr(result, "structured_content", None)
-    if not isinstance(content, list):
-        structured = result if isinstance(result, dict) else None
-        text = result if isinstance(result, str) else encode_value(result).decode()
-        content = [{"type": "text", "text": text}]
-    parts = [
-        part.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if isinstance(part, BaseModel)
-        else part
-        for part in content
-    ]
-    told: dict[str, Any] = {"content": parts, "isError": False}
-    if structured is not None:
-        told["structuredContent"] = structured
-    outcome = {name: getattr(answer, name) for name in ("reward", "done") if hasattr(answer, name)}
-    meta = {**(getattr(result, "meta", None) or {}), **{f"envtorch/{k}": v for k, v in outcome.items()}}
-    if meta:
-        told["_meta"] = meta
-    return encode_value(told)
+    return b'{"content":[%b],"structuredContent":%b,"isError":false}' % (text_part(body.decode()), body)

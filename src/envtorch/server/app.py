@@ -1,7 +1,7 @@
 """The composition root: from an environment to an application that serves it."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from envtorch.server.agent_tools import AgentTools
 from envtorch.server.factory import Factory
 from envtorch.server.gate import Gate
 from envtorch.server.http import HttpDoor
+from envtorch.server.isolation.nursery import Nursery
 from envtorch.server.keys import Keys
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.mcp_http import McpDoor
@@ -33,7 +34,8 @@ class HTTPEnvServer:
     """One environment and all the doors to it.
 
     `env` is an environment class, a factory, `"module:name"`, or an instance: one shared environment,
-    which every session then uses in turn. The action and observation classes may be left out where the
+    which every session then uses in turn. With `isolation="process"` each session's environment lives in a
+    process of its own, loaded there by name. The action and observation classes may be left out where the
     environment class names them: `Environment[MyAction, MyObservation, MyState]`.
     """
 
@@ -48,6 +50,7 @@ class HTTPEnvServer:
         state_cls: type | None = None,
         *,
         reset_observation_cls: type | None = None,
+        isolation: str | None = None,
     ) -> None:
         if max_concurrent_envs is not None and concurrency_config is not None:
             raise ConfigurationError("pass max_concurrent_envs or concurrency_config, not both")
@@ -62,9 +65,23 @@ class HTTPEnvServer:
         )
         codec = Codec(self.spec)
         config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
-        self.sessions = Sessions(factory, codec, config)
+        self._factory = factory
+        nursery = self._nursery(isolation) if isolation is not None else None
+        self.sessions = Sessions(factory, codec, config, nursery)
         self.is_locked = False
         self.codec = codec
+
+    def isolate(self, isolation: str, *, preludes: Sequence[str] = ()) -> None:
+        """Put every environment in a process of its own, from the first session on.
+
+        `preludes` name functions that each process calls before it loads anything else.
+        """
+        self.sessions.isolate(self._nursery(isolation, preludes))
+
+    def _nursery(self, isolation: str, preludes: Sequence[str] = ()) -> Nursery:
+        if isolation != "process":
+            raise ConfigurationError(f"isolation is 'process' or left out, not {isolation!r}")
+        return Nursery.of(self._factory, self.spec, preludes=preludes)
 
     @property
     def active_sessions(self) -> int:
@@ -133,6 +150,7 @@ def create_fastapi_app(
     *,
     mode: ServerMode | str | None = None,
     reset_observation_cls: type | None = None,
+    isolation: str | None = None,
 ) -> FastAPI:
     """A FastAPI application that serves `env`; see `HTTPEnvServer` for what `env` may be.
 
@@ -147,6 +165,7 @@ def create_fastapi_app(
         env_name,
         state_cls,
         reset_observation_cls=reset_observation_cls,
+        isolation=isolation,
     )
     app = FastAPI(
         title="EnvTorch environment server",
@@ -177,6 +196,7 @@ def create_app(
     *,
     mode: ServerMode | str | None = None,
     reset_observation_cls: type | None = None,
+    isolation: str | None = None,
 ) -> FastAPI:
     """`create_fastapi_app`, in OpenEnv's order of arguments, with its options for a web page."""
     if Settings.from_environ().web_interface:
@@ -191,4 +211,5 @@ def create_app(
         state_cls,
         mode=mode,
         reset_observation_cls=reset_observation_cls,
+        isolation=isolation,
     )

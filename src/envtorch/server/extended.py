@@ -185,7 +185,8 @@ class ExtendedSocket:
     def _supported(self) -> list[str]:
         """What may be asked of a session here. Whether its environment can be copied, only a copy tells."""
         can_fork = self._mode is ServerMode.SIMULATION and not self._sessions.factory.is_shared
-        return [*SUPPORTS, "fork"] if can_fork else list(SUPPORTS)
+        told = [*SUPPORTS, "fork"] if can_fork else list(SUPPORTS)
+        return [*told, "isolation"] if self._sessions.is_isolated else told
 
     async def _release(self, session: Session, message: Message) -> Reply:
         await self._sessions.release(session)

@@ -19,7 +19,6 @@ from starlette.responses import JSONResponse, Response
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, SessionLost
 from envtorch.protocol.codec import Codec, Encoded
-from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import write_json
 from envtorch.protocol.wire import http_observation
 from envtorch.server.metrics import Metrics
@@ -238,7 +237,7 @@ class HttpDoor:
 
     async def metadata(self) -> Response:
         """Name, description and version, as the environment tells them."""
-        metadata = await self._sessions.ask(EnvironmentHost.metadata)
+        metadata = await self._sessions.ask(lambda host: host.metadata())
         return Response(metadata.model_dump_json(), media_type="application/json")
 
     async def schema(self) -> Response:
@@ -248,7 +247,7 @@ class HttpDoor:
     async def _state_class(self) -> type:
         declared: type = self._codec.spec.state
         try:
-            actual: type = await self._sessions.ask(EnvironmentHost.state_class)
+            actual: type = await self._sessions.ask(lambda host: host.state_class())
         except EnvironmentFailed:
             return declared  # an environment may have no state before its first reset
         return actual if issubclass(actual, declared) else declared

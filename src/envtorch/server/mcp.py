@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.errors import EnvTorchError
-from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.host import Host
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success
 from envtorch.server.frames import receive_frame, send_frame
 from envtorch.server.session import Session
@@ -88,7 +88,7 @@ class RpcDoor:
         session = own or (self._find(str(named)) if named is not None else None)
         if session is None:  # any environment of this server has the same tools
             _require_tools(await self._sessions.spare())
-            return b'{"tools":%b}' % await self._sessions.ask(EnvironmentHost.list_tools)
+            return b'{"tools":%b}' % await self._sessions.ask(lambda host: host.list_tools())
         _require_tools(session.host)
         return b'{"tools":%b}' % await session.run(session.host.list_tools())
 
@@ -145,6 +145,6 @@ class RpcDoor:
                 await self._sessions.release(session)
 
 
-def _require_tools(host: EnvironmentHost) -> None:
+def _require_tools(host: Host) -> None:
     if not host.has_tools:
         raise RpcError(Code.INTERNAL_ERROR, "Environment does not support MCP")

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from envtorch.env import Environment
 from envtorch.protocol.binding import Colour
 from envtorch.protocol.flow import drive, drive_async, settle
-from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.host import EnvironmentHost, Host
 
 __all__ = ["Housed", "InlineRunner", "LoopThreadRunner", "Runner", "ThreadRunner", "build"]
 
@@ -26,7 +26,7 @@ Work = Generator[Any, Any, T]
 class Housed:
     """An environment, and where it lives."""
 
-    host: EnvironmentHost
+    host: Host
     runner: "Runner"
 
 
@@ -37,9 +37,13 @@ class Runner(Protocol):
     def can_stop(self) -> bool:
         """Whether a call that runs can be cancelled."""
 
+    @property
+    def ended(self) -> str | None:
+        """Why no call can be made any more; None while one can."""
+
     async def run(self, flow: Work[T]) -> T: ...
 
-    async def fork(self, host: EnvironmentHost, count: int) -> "list[Housed]":
+    async def fork(self, host: Host, count: int) -> "list[Housed]":
         """Exact copies of this runner's environment, all or none, each with a runner of its own."""
         ...
 
@@ -51,12 +55,13 @@ class InlineRunner:
     """On the server's event loop: for async environments, and for those that never block."""
 
     can_stop = True
+    ended = None
 
     async def run(self, flow: Work[T]) -> T:
         return await drive_async(flow, settle)
 
-    async def fork(self, host: EnvironmentHost, count: int) -> list[Housed]:
-        return [_house(copy) for copy in await self.run(host.fork(count))]
+    async def fork(self, host: Host, count: int) -> list[Housed]:
+        return await _fork_here(self, host, count)
 
     async def close(self) -> None:
         pass
@@ -69,6 +74,7 @@ class ThreadRunner:
     """
 
     can_stop = False
+    ended = None
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -82,8 +88,8 @@ class ThreadRunner:
     async def run(self, flow: Work[T]) -> T:
         return await self.call(lambda: drive(flow, _settle_here))
 
-    async def fork(self, host: EnvironmentHost, count: int) -> list[Housed]:
-        return [_house(copy) for copy in await self.run(host.fork(count))]
+    async def fork(self, host: Host, count: int) -> list[Housed]:
+        return await _fork_here(self, host, count)
 
     async def call(self, function: Callable[[], T]) -> T:
         """What `function` returns, called on this thread."""
@@ -115,6 +121,7 @@ class LoopThreadRunner:
     """On a thread with an event loop of its own: for environments that both await and block."""
 
     can_stop = False
+    ended = None
 
     def __init__(self, thread: ThreadRunner) -> None:
         self._thread = thread
@@ -125,8 +132,8 @@ class LoopThreadRunner:
         pending = asyncio.run_coroutine_threadsafe(drive_async(flow, settle), self._loop)
         return await asyncio.wrap_future(pending)
 
-    async def fork(self, host: EnvironmentHost, count: int) -> list[Housed]:
-        return [_house(copy) for copy in await self.run(host.fork(count))]
+    async def fork(self, host: Host, count: int) -> list[Housed]:
+        return await _fork_here(self, host, count)
 
     async def close(self) -> None:
         asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).add_done_callback(
@@ -193,6 +200,12 @@ def _lives_on_loop(host: EnvironmentHost) -> bool:
 
 def _on_thread(host: EnvironmentHost, thread: ThreadRunner) -> Housed:
     return Housed(host, LoopThreadRunner(thread) if host.colour is Colour.MIXED else thread)
+
+
+async def _fork_here(runner: Runner, host: Host, count: int) -> list[Housed]:
+    """Copies of an environment of this process."""
+    assert isinstance(host, EnvironmentHost)
+    return [_house(copy) for copy in await runner.run(host.fork(count))]
 
 
 def _house(host: EnvironmentHost) -> Housed:

@@ -19,7 +19,7 @@ from envtorch.errors import (
     SessionLost,
     TimedOut,
 )
-from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.host import Host
 from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.server.metrics import Meter
@@ -69,7 +69,7 @@ class Session:
 
     def __init__(
         self,
-        host: EnvironmentHost,
+        host: Host,
         runner: Runner,
         upkeep: Upkeep,
         *,
@@ -106,7 +106,7 @@ class Session:
             created_at=self._created_at,
             last_activity_at=self._last_activity_at,
             step_count=self.steps,
-            environment_type=type(self.host.environment).__name__,
+            environment_type=self.host.name,
         )
 
     @property
@@ -167,6 +167,8 @@ class Session:
                 raise
             finally:
                 self._last_activity_at = time.time()
+                if self._runner.ended is not None and self._gone is None:
+                    self._poison(self._runner.ended)
                 if self.phase is not Phase.CLOSED:
                     self._enter(Event.ANSWERED)
                 self._watch_lease()
@@ -311,7 +313,8 @@ class Session:
             async with self._turn:
                 self._enter(Event.CLOSED)
                 try:
-                    await self._runner.run(self.host.close())
+                    if self._runner.ended is None:
+                        await self._runner.run(self.host.close())
                 except EnvironmentFailed as error:
                     self._report(error)
                 finally:

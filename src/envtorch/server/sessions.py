@@ -16,8 +16,9 @@ from envtorch.errors import (
     Unsupported,
 )
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.host import EnvironmentHost, Host
 from envtorch.server.factory import Factory
+from envtorch.server.isolation.nursery import Nursery
 from envtorch.server.metrics import Meter
 from envtorch.server.runner import Housed, build
 from envtorch.server.session import Session
@@ -42,7 +43,13 @@ class Sessions:
     """Opens sessions while there is room, finds them by id or token, and frees a slot when, and only when,
     its session closes."""
 
-    def __init__(self, factory: Factory, codec: Codec[Any, Any, Any], config: ConcurrencyConfig) -> None:
+    def __init__(
+        self,
+        factory: Factory,
+        codec: Codec[Any, Any, Any],
+        config: ConcurrencyConfig,
+        nursery: Nursery | None = None,
+    ) -> None:
         self.factory = factory
         self.config = config
         self.meter = Meter()
@@ -64,7 +71,8 @@ class Sessions:
         self._running = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        if self._known_class is not None:
+        self._nursery = nursery
+        if self._known_class is not None and nursery is None:
             factory.require_concurrency(self._known_class, config.max_concurrent_envs)
 
     # Looking.
@@ -100,7 +108,7 @@ class Sessions:
 
     # Asking about the environment.
 
-    async def spare(self) -> EnvironmentHost:
+    async def spare(self) -> Host:
         """A live environment to ask about metadata, schema or health. Raises `FactoryFailed`.
 
         Nothing is built for the question alone: a session's environment will do, else one is built
@@ -113,7 +121,7 @@ class Sessions:
                 self._spare = await self._build()
             return self._spare.host
 
-    async def ask(self, question: Callable[[EnvironmentHost], Generator[Any, Any, T]]) -> T:
+    async def ask(self, question: Callable[[Host], Generator[Any, Any, T]]) -> T:
         """What a flow of some live environment comes to."""
         host = await self.spare()
         spare = self._spare
@@ -201,12 +209,22 @@ class Sessions:
             raise
         return [self._enter(session.twin(copy, unheld_s=session.unheld_s or self.lease_s)) for copy in copies]
 
+    def isolate(self, nursery: Nursery) -> None:
+        """From the first session on, environments live in processes of their own."""
+        self._nursery = nursery
+
+    @property
+    def is_isolated(self) -> bool:
+        return self._nursery is not None
+
     @property
     def lease_s(self) -> float:
         return self.config.session_timeout or UNHELD_LEASE_S
 
     async def _build(self) -> Housed:
         try:
+            if self._nursery is not None:
+                return await self._nursery.build()
             housed = await build(self._make, known=self._known_class)
         except EnvTorchError:
             raise
@@ -217,6 +235,7 @@ class Sessions:
                 factory_name=self.factory.name,
                 reason=str(error) or repr(error),
             ) from error
+        assert isinstance(housed.host, EnvironmentHost)
         self._known_class = type(housed.host.environment)
         return housed
 
@@ -296,3 +315,5 @@ class Sessions:
             _, hanging = await asyncio.wait(closing, timeout=deadline_s)
             for session in hanging:
                 session.cancel()  # its thread is a daemon: it ends with the process
+        if self._nursery is not None:
+            await self._nursery.close()

@@ -1,0 +1,48 @@
+"""A tool's answer in MCP's own form: the result of `tools/call`."""
+
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from envtorch.protocol.codec import encode_value
+
+__all__ = ["failed_result", "text_part", "tool_result"]
+
+
+def tool_result(answer: Any) -> bytes:
+    """A tool's answer, whatever shape its environment gives it."""
+    error = getattr(answer, "error", None)
+    if error is not None:
+        return failed_result(error.message)
+    result = getattr(answer, "result", answer)
+    content = getattr(result, "content", None)
+    structured = getattr(result, "structured_content", None)
+    if not isinstance(content, list):
+        structured = result if isinstance(result, dict) else None
+        text = result if isinstance(result, str) else encode_value(result).decode()
+        content = [{"type": "text", "text": text}]
+    parts = [
+        part.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if isinstance(part, BaseModel)
+        else part
+        for part in content
+    ]
+    told: dict[str, Any] = {"content": parts, "isError": False}
+    if structured is not None:
+        told["structuredContent"] = structured
+    outcome = {name: getattr(answer, name) for name in ("reward", "done") if hasattr(answer, name)}
+    meta = {**(getattr(result, "meta", None) or {}), **{f"envtorch/{k}": v for k, v in outcome.items()}}
+    if meta:
+        told["_meta"] = meta
+    return encode_value(told)
+
+
+def failed_result(message: str) -> bytes:
+    """A failure of the tool itself, which MCP has as a result."""
+    return b'{"content":[%b],"isError":true}' % text_part(message)
+
+
+def text_part(text: str) -> bytes:
+    """One part of a result: text."""
+    return msgspec.json.encode({"type": "text", "text": text})

@@ -1,0 +1,245 @@
+"""What the server and its processes say to each other: small MessagePack values, never pickles.
+
+A session's frames are length-prefixed, on a stream. The keeper's and the zygote's are packets.
+"""
+
+import array
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from envtorch.errors import EnvTorchError, from_wire
+from envtorch.protocol.codec import encode_value
+from envtorch.types import Scalar
+
+__all__ = [
+    "Call",
+    "Died",
+    "Failed",
+    "FrameSocket",
+    "Hello",
+    "Kill",
+    "Observed",
+    "Plan",
+    "Ready",
+    "Told",
+    "Unfit",
+    "Warm",
+    "pack",
+    "read_answer",
+    "read_note",
+    "take_length",
+]
+
+MAX_DESCRIPTORS = 128
+"""How many a frame may carry; the kernel takes 253."""
+
+MAX_FRAME_BYTES = 1 << 30
+LENGTH = struct.Struct(">I")
+
+
+class Value(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Anything that is said between these processes."""
+
+
+class Plan(Value, frozen=True):
+    """What a zygote loads, all of it by name."""
+
+    source: str
+    action: str
+    observation: str
+    state: str
+    reset_observation: str | None
+    name: str
+    preludes: list[str]
+    """Functions to call before anything else is loaded."""
+
+
+# To a session's process.
+
+
+class Call(Value, frozen=True):
+    """One call of the environment's host."""
+
+    operation: str
+    format: str = "json"
+    strict: bool = False
+    action: bytes | None = None
+    """The action as the client sent it, in `format`."""
+    values: bytes = b""
+    """Whatever else the call takes, in MessagePack."""
+
+
+# From a session's process.
+
+
+class Hello(Value, frozen=True):
+    """The process lives; nothing of the environment has run yet."""
+
+    process: int
+
+
+class Ready(Value, frozen=True):
+    """The environment is built."""
+
+    name: str
+    has_tools: bool
+
+
+class Observed(Value, frozen=True):
+    """An encoded observation; the server passes it on and does not look inside."""
+
+    observation: bytes
+    reward: Scalar | None
+    done: bool
+    metadata: bytes | None
+    terminated: bool | None
+    truncated: bool | None
+
+
+class Told(Value, frozen=True):
+    """Any other answer, as bytes."""
+
+    data: bytes
+
+
+class Failed(Value, frozen=True):
+    """An error, as its code, message and details."""
+
+    code: str | None
+    message: str
+    details: bytes
+    exception: str
+    """The class of what the environment raised."""
+    trace: str
+
+    @classmethod
+    def of(cls, error: EnvTorchError, trace: str) -> "Failed":
+        cause = error.__cause__ or error
+        return cls(error.code, error.message, encode_value(error.details), type(cause).__name__, trace)
+
+    def error(self) -> EnvTorchError:
+        error = from_wire(self.code, self.message, msgspec.json.decode(self.details))
+        error.__cause__ = ChildTraceback(self.trace)
+        return error
+
+
+class ChildTraceback(Exception):
+    """The traceback of another process, for the log."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+# Between the server and the keeper.
+
+
+class Kill(Value, frozen=True):
+    """End this process of yours."""
+
+    process: int
+
+
+class Warm(Value, frozen=True):
+    """A zygote has loaded everything."""
+
+
+class Unfit(Value, frozen=True):
+    """No zygote can be had."""
+
+    message: str
+
+
+class Died(Value, frozen=True):
+    """A process ended: with an exit status, or by a signal, which is then negative."""
+
+    process: int
+    status: int
+
+
+Answer = Hello | Ready | Observed | Told | Failed
+Note = Warm | Unfit | Died
+
+_pack = msgspec.msgpack.Encoder().encode
+_calls = msgspec.msgpack.Decoder(Call)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_notes: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
+read_plan = msgspec.msgpack.Decoder(Plan).decode
+read_kill = msgspec.msgpack.Decoder(Kill).decode
+
+
+def pack(value: Value) -> bytes:
+    return _pack(value)
+
+
+def frame(value: Value) -> bytes:
+    body = _pack(value)
+    return LENGTH.pack(len(body)) + body
+
+
+def read_answer(body: bytes) -> Answer:
+    return _answers.decode(body)
+
+
+def read_note(packet: bytes) -> Note:
+    return _notes.decode(packet)
+
+
+def take_length(head: bytes) -> int:
+    """The length that a frame's head tells. Raises `ValueError` for one that no process of ours sends."""
+    length: int = LENGTH.unpack(head)[0]
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes")
+    return length
+
+
+class FrameSocket:
+    """A session process's end of its socket: blocking, and able to take descriptors."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = socket.socket(fileno=descriptor)
+        self.socket.setblocking(True)
+        self.descriptors: list[int] = []
+        """Descriptors that came with the last call."""
+        self._buffer = bytearray()
+
+    def send(self, value: Value) -> None:
+        self.socket.sendall(frame(value))
+
+    def receive(self) -> Call:
+        """The next call. Raises `EOFError` when the server has let go of this process."""
+        return _calls.decode(self._take(take_length(self._take(LENGTH.size))))
+
+    def _take(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            self._fill()
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+    def _fill(self) -> None:
+        space = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+        data, ancillary, _, _ = self.socket.recvmsg(1 << 18, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                received = array.array("i")
+                received.frombytes(content[: len(content) - len(content) % received.itemsize])
+                self.descriptors.extend(received)
+        if not data:
+            raise EOFError
+        self._buffer += data
+
+    def take_descriptors(self) -> Sequence[int]:
+        taken, self.descriptors = self.descriptors, []
+        return taken
+
+
+def keep_only(descriptor: int) -> None:
+    """Close every descriptor but this one and the three that every process has; stdin becomes empty."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
