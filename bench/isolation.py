@@ -56,10 +56,10 @@ class Grind(EnvClient[Turn, Sum, State]): ...
 
 
 def serve(descriptor: int, isolation: str) -> None:
+    from isolation import Grinder as Named  # by its module's name: processes load it by that
+
     from envtorch.server import create_app
     from envtorch.server import serve as run
-
-    from isolation import Grinder as Named  # by its module's name: processes load it by that
 
     app = create_app(Named, max_concurrent_envs=64, isolation=isolation or None)
     run(app, listener=socket.socket(fileno=descriptor))
