@@ -1,6 +1,6 @@
 """Steps per second of a CPU-bound environment: on threads of one process, and in processes of their own.
 
-    python bench/isolation.py [--sessions 4] [--seconds 5] [--work 20000]
+    python bench/isolation.py [--sessions 4] [--seconds 5] [--work 200000]
 
 The server runs in a process of its own; both variants are measured in one run, in turn, three times each.
 """
@@ -26,7 +26,7 @@ ROUNDS = 3
 
 
 class Turn(Action):
-    work: int = 20_000
+    work: int = 200_000
 
 
 class Sum(Observation):
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--serve", nargs=2)
     parser.add_argument("--sessions", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--work", type=int, default=20_000)
+    parser.add_argument("--work", type=int, default=200_000)
     options = parser.parse_args()
     if options.serve:
         serve(int(options.serve[0]), options.serve[1])

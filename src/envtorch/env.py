@@ -49,6 +49,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     A plain environment lives on a thread of its own, always the same one. An `async` one lives on the
     server's event loop. Neither is ever called twice at once.
+
+    A session is forked by `copy.deepcopy` of its environment. One that holds what cannot be copied so
+    defines `fork()`, plain or async, which gives another environment that stands where this one does.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS: ClassVar[bool] = False

@@ -1,5 +1,6 @@
 """The coding environment itself."""
 
+import copy
 from uuid import uuid4
 
 from envtorch.env import Environment, Rubric, Transform
@@ -7,8 +8,8 @@ from envtorch.envs.coding_env.executors import AwaitedExecutor, ExecutorName, op
 from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envtorch.envs.coding_env.observing import observe
 from envtorch.envs.coding_env.transforms import CODE_KEY, safe_coding_transform
-from envtorch.errors import ConfigurationError, EnvironmentFailed, MissingExtra
-from envtorch.sandbox import Policy
+from envtorch.errors import ConfigurationError, EnvironmentFailed, MissingExtra, Unsupported
+from envtorch.sandbox import AsyncSandbox, Policy
 from envtorch.types import EnvironmentMetadata
 
 __all__ = ["CodingEnvironment"]
@@ -73,6 +74,19 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         if self.rubric is not None:
             observation.reward = await self._apply_rubric_async(action, observation)
         return self._apply_transform(observation)
+
+    async def fork(self) -> "CodingEnvironment":
+        """An exact copy between two steps: the live interpreter, its files, the counters, the rubric."""
+        executor = self._executor
+        if executor is not None and not isinstance(executor, AsyncSandbox):
+            raise Unsupported(f"the {self._executor_name} executor cannot be forked; 'sandbox' can")
+        twin = CodingEnvironment(
+            policy=self._policy, transform=copy.deepcopy(self.transform), rubric=copy.deepcopy(self.rubric)
+        )
+        twin._state = self._state.model_copy(deep=True)
+        if executor is not None:
+            (twin._executor,) = await executor.fork(1)
+        return twin
 
     @property
     def state(self) -> CodeState:
