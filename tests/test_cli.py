@@ -1,5 +1,7 @@
 """The command line, run as a person runs it."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +58,38 @@ def test_the_example_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[0].startswith("in this process:")
     assert len({line.split(":")[1].strip() for line in done.stdout.strip().split("\n")}) == 1
+
+
+def test_k8s_render_prints_what_kubectl_takes() -> None:
+    command = [*ENVTORCH, "k8s", "render", "echo-env:latest", "--replicas", "2", "--memory", "512Mi"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(done.stdout)
+    assert (listed["kind"], [item["kind"] for item in listed["items"]]) == ("List", ["Deployment", "Service"])
+    assert listed["items"][0]["spec"]["replicas"] == 2
+
+
+def test_k8s_render_refuses_a_quantity_that_is_none() -> None:
+    command = [*ENVTORCH, "k8s", "render", "echo-env:latest", "--memory", "lots"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "512Mi" in done.stderr
+
+
+def test_build_refuses_what_is_no_environment() -> None:
+    done = subprocess.run([*ENVTORCH, "build", "nothing"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "no environment with a Dockerfile" in done.stderr
+
+
+def test_sweep_removes_the_directory_of_a_dead_owner(tmp_path: Path) -> None:
+    make = "from envtorch.providers.sweeper import owned_directory; print(owned_directory('probe'))"
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    left = subprocess.check_output([sys.executable, "-c", make], text=True, env=environ).strip()
+    assert Path(left).is_dir()
+    done = subprocess.run(
+        [*ENVTORCH, "sweep", "--json"], capture_output=True, text=True, timeout=90, env=environ
+    )
+    assert done.returncode == 0, done.stderr
+    assert left in done.stdout
+    assert not Path(left).exists()
