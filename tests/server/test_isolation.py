@@ -3,6 +3,9 @@
 import asyncio
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,7 +76,9 @@ def is_listed(process: int) -> bool:
 
 
 def children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    """Its children, whichever of its threads started them."""
+    lists = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    return [int(child) for child in " ".join(lists).split()]
 
 
 def keeper(server: Running) -> int:
@@ -83,8 +88,16 @@ def keeper(server: Running) -> int:
     return nursery.keeper_process
 
 
-def command_line(process: int) -> str:
-    return Path(f"/proc/{process}/cmdline").read_text()
+def zygote_of(server: Running) -> int:
+    """The one child of the keeper that leads no session of its own."""
+    found = list[int]()
+
+    def is_there() -> bool:
+        found[:] = [child for child in children(keeper(server)) if os.getsid(child) != child]
+        return len(found) == 1
+
+    eventually(is_there, "there is a zygote")
+    return found[0]
 
 
 class TestCalls:
@@ -280,7 +293,7 @@ class TestKeeping:
         with serving(Reckless) as server, Client(server.url) as env:
             env.reset()
             session = do(env, "process")
-            [zygote] = [child for child in children(keeper(server)) if child != session]
+            zygote = zygote_of(server)
             os.kill(zygote, signal.SIGKILL)
             with Client(server.url) as other:
                 other.reset()
@@ -301,8 +314,28 @@ class TestKeeping:
                 assert do(other, "x") == ["x"]
             assert keeper(server) != before
 
+    @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+    def test_a_server_of_the_command_line_leaves_nothing_however_it_ends(self, end: signal.Signals) -> None:
+        target = "tests.server.isolated:Reckless"
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            options = ["--isolation", "process", "--fd", str(listener.fileno())]
+            command = [sys.executable, "-m", "envtorch.cli", "serve", target, *options]
+            served = subprocess.Popen(command, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL)
+        client = Client(url, connect_timeout_s=60, reconnect_s=0.1)
+        try:
+            client.reset()
+            [kept] = children(served.pid)
+            family = [kept, *children(kept), do(client, "start")]
+            assert do(client, "process") in family
+        finally:
+            served.send_signal(end)
+            served.wait(30)
+            client.close()
+        eventually(lambda: not any(map(lives, family)), "its processes end with it")
+
     def test_random_deaths_under_load(self) -> None:
-        """Sessions are killed while others play; the others see nothing of it."""
+        """Sessions and the zygote are killed while others play; the others see nothing of it."""
         with serving(Reckless, room=16) as server:
             stop, failures = threading.Event(), list[BaseException]()
 
@@ -319,7 +352,9 @@ class TestKeeping:
             for thread in threads:
                 thread.start()
             try:
-                for _ in range(10):
+                for turn in range(10):
+                    if turn % 3 == 2:
+                        os.kill(zygote_of(server), signal.SIGKILL)
                     with Client(server.url) as victim:
                         victim.reset()
                         os.kill(do(victim, "process"), signal.SIGKILL)

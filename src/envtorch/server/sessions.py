@@ -307,7 +307,10 @@ class Sessions:
         async with self._spare_turn:
             spare, self._spare = self._spare, None
         if spare is not None:
-            await spare.runner.run(spare.host.close())
+            try:
+                await spare.runner.run(spare.host.close())
+            except EnvTorchError as error:
+                logger.warning("the environment that waited for a session did not close: %s", error)
             await spare.runner.close()
         reason = "the server was stopped"
         closing = [asyncio.ensure_future(session.close(reason)) for session in list(self._live.values())]
