@@ -4,7 +4,7 @@ import pytest
 
 from envtorch.errors import NotReady, ServerExited
 from envtorch.providers.base import Phase, Status
-from envtorch.providers.ready import wait_until_healthy
+from envtorch.providers.ready import NO_ANSWER, wait_until_healthy
 
 
 class Watched:
@@ -104,3 +104,19 @@ def test_a_question_never_gets_more_time_than_is_left() -> None:
             pause=clock.pause,
         )
     assert given == [3.0]
+
+
+def test_an_attempt_that_the_deadline_cut_short_does_not_hide_the_reason() -> None:
+    clock = Clock()
+
+    def ask(url: str, left: float) -> str:
+        if clock.now < 1.0:
+            clock.now = 1.0
+            return "/health answered 503: no model"
+        clock.now += left  # this one waits until the time is up
+        return NO_ANSWER
+
+    with pytest.raises(NotReady, match="/health answered 503"):
+        wait_until_healthy(
+            "http://x", timeout_s=2.0, watched=Watched(Phase.RUNNING), ask=ask, clock=clock, pause=clock.pause
+        )

@@ -11,12 +11,15 @@ from envtorch.errors import NotReady, ServerExited
 if TYPE_CHECKING:
     from envtorch.providers.base import Status
 
-__all__ = ["Watched", "probe", "wait_until_healthy"]
+__all__ = ["NO_ANSWER", "Watched", "probe", "wait_until_healthy"]
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.25
 LOG_LINES = 20
 """How much of its log a failure carries."""
+
+NOT_ASKED = "it was not asked yet"
+NO_ANSWER = "it did not answer in time"
 
 
 class Watched(Protocol):
@@ -44,7 +47,7 @@ def wait_until_healthy(
     ask = ask or probe
     deadline = clock() + timeout_s
     wait = FIRST_PAUSE_S
-    reason = "it was not asked yet"
+    reason = NOT_ASKED
     while True:
         status = watched.status()
         if not status.is_alive:
@@ -59,7 +62,8 @@ def wait_until_healthy(
         answer = ask(base_url, left)
         if answer is None:
             return
-        reason = answer
+        if answer != NO_ANSWER or clock() < deadline or reason == NOT_ASKED:
+            reason = answer  # an attempt that our own deadline cut short says less than the one before
         pause(min(wait, max(deadline - clock(), 0.0)))
         wait = min(wait * 1.5, LONGEST_PAUSE_S)
 
@@ -80,7 +84,7 @@ def probe(base_url: str, timeout_s: float = 5.0) -> str | None:
         # A server on this machine or in this cluster is never behind the user's proxy.
         response = httpx.get(f"{base_url}/health", timeout=min(timeout_s, 5.0), trust_env=False)
     except httpx.TimeoutException:
-        return "it did not answer in time"
+        return NO_ANSWER
     except httpx.HTTPError as error:
         return str(error) or type(error).__name__
     if response.is_success:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from envtorch.errors import ConfigurationError, ImageUnavailable, NotReady, ProviderFailed, ServerExited
 from envtorch.providers.base import Phase
+from envtorch.providers.ready import probe
 from envtorch.testing.provider import (
     ProviderCheck,
     ProviderSubject,
@@ -36,10 +37,11 @@ def exit_at_once_is_told(subject: ProviderSubject) -> None:
 def never_healthy_is_told(subject: ProviderSubject) -> None:
     with subject.provider() as provider:
         url = subject.start(provider, env_vars={"PROBE_UNHEALTHY": "1"})
-        # Else a slow start would be mistaken for the reason.
+        # Else a slow start, or a slow way to it, would be mistaken for the reason.
         subject.eventually(lambda: "probe: err" in provider.logs(), "the server starts")
+        subject.eventually(lambda: "503" in (probe(url) or ""), "the server answers")
         with expect(NotReady, because="/health answered 503 all the time") as expected:
-            subject.wait(provider, url, timeout_s=2.0)
+            subject.wait(provider, url, timeout_s=4.0)
         assert TimeoutError in type(expected.error).__mro__
         assert "probe: err" in expected.error.logs, f"the log tail is missing: {expected.error}"
         assert "503" in expected.error.message, expected.error
