@@ -125,3 +125,24 @@ class Quick(Obedient):
 class Unbuildable(Obedient):
     def __init__(self) -> None:
         raise OSError("no such licence server")
+
+
+class Awaited(Obedient):
+    """`Obedient`, awaited on the event loop."""
+
+    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **o: Any) -> Report:
+        return self.reset(seed, episode_id, **o)
+
+    async def step_async(self, action: Order, timeout_s: float | None = None) -> Report:
+        await asyncio.sleep(0)
+        return self.step(action, timeout_s)
+
+
+WAYS: dict[str, tuple[type[Environment[Order, Report, Count]], dict[str, Any]]] = {
+    "straight from the wire, on a thread": (Obedient, {}),
+    "straight from the wire, on the loop": (Quick, {}),
+    "straight from the wire, awaited": (Awaited, {}),
+    "through ASGI, on a thread": (Obedient, {"ws": "websockets-sansio"}),
+    "through ASGI, on the loop": (Quick, {"ws": "websockets-sansio"}),
+}
+"""How frames and steps can travel: on our own line or any ASGI server's, and where the environment lives."""

@@ -16,14 +16,15 @@ from envtorch import ConcurrencyConfig, EnvClient
 from envtorch.errors import Cancelled
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.server import create_app
-from tests.server.environments import AsyncObedient, Count, Obedient, Order, Report
+from tests.server.environments import WAYS, AsyncObedient, Count, Obedient, Order, Report
 from tests.support import Running, eventually, running
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+@pytest.fixture(scope="module", params=["straight from the wire", "through ASGI"])
+def server(request: pytest.FixtureRequest) -> Iterator[Running]:
     config = ConcurrencyConfig(max_concurrent_envs=4, reconnect_grace=30)
-    with running(create_app(Obedient, concurrency_config=config)) as running_server:
+    _, options = WAYS[f"{request.param}, on a thread"]
+    with running(create_app(Obedient, concurrency_config=config), **options) as running_server:
         yield running_server
 
 

@@ -10,12 +10,20 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from envtorch.server import create_app
-from tests.server.environments import AsyncObedient, Mixed, Obedient, Quick, Unbuildable
+from tests.server.environments import WAYS, AsyncObedient, Mixed, Obedient, Quick, Unbuildable
 from tests.support import Running, eventually, running
 
 
+@pytest.fixture(scope="module", params=WAYS)
+def server(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """The same promises, however frames and steps travel."""
+    environment, options = WAYS[request.param]
+    with running(create_app(environment, max_concurrent_envs=8), **options) as running_server:
+        yield running_server
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def threads() -> Iterator[Running]:
     with running(create_app(Obedient, max_concurrent_envs=8)) as running_server:
         yield running_server
 
@@ -33,7 +41,7 @@ BAD_FRAMES: dict[str, Any] = {
     "not JSON": ("nope", "INVALID_JSON"),
     "not an object": ("[1,2]", "INVALID_JSON"),
     "null": ("null", "INVALID_JSON"),
-    "binary": (b'{"type":"state"}', "INVALID_JSON"),
+    "binary, not JSON": (b"\x00\x01", "INVALID_JSON"),
     "binary, not UTF-8": (b"\xff\xfe", "INVALID_JSON"),
     "NaN": ('{"type":"step","data":{"do":NaN}}', "INVALID_JSON"),
     "deep nesting": ('{"type":"step","data":' + "[" * 100_000 + "]" * 100_000 + "}", "INVALID_JSON"),
@@ -59,12 +67,26 @@ def test_bad_input_gets_a_clear_reply_and_the_session_goes_on(name: str, server:
         assert ask(socket, {"type": "state"})["data"]["episode_id"] == "mine"
 
 
-def test_text_that_is_not_utf8_is_answered_and_the_session_goes_on(server: Running) -> None:
-    with server.socket() as socket:
+def test_text_that_is_not_utf8_is_answered_and_the_session_goes_on() -> None:
+    """On our own line; uvicorn's ends such a socket itself, with 1007."""
+    with running(create_app(Obedient)) as server, server.socket() as socket:
         ask(socket, {"type": "reset", "data": {"episode_id": "mine"}})
         socket.send(b'{"type":"st\xffate"}', text=True)
         assert json.loads(socket.recv(timeout=10))["data"]["code"] == "INVALID_JSON"
         assert ask(socket, {"type": "state"})["data"]["episode_id"] == "mine"
+
+
+def test_a_frame_is_what_its_bytes_say_whether_sent_as_text_or_binary(server: Running) -> None:
+    with server.socket() as socket:
+        ask(socket, {"type": "reset", "data": {"episode_id": "mine"}})
+        assert ask(socket, b'{"type":"state"}')["data"]["episode_id"] == "mine"
+
+
+def test_a_message_in_parts_is_put_together(server: Running) -> None:
+    with server.socket() as socket:
+        socket.send(iter(['{"type":"re', 'set","data":{"epi', 'sode_id":"parts"}}']))
+        socket.recv(timeout=10)
+        assert ask(socket, {"type": "state"})["data"]["episode_id"] == "parts"
 
 
 def test_frames_sent_ahead_are_answered_in_order(server: Running) -> None:
@@ -144,10 +166,10 @@ class TestWhereEnvironmentsLive:
     def test_an_environment_never_changes_thread(self, environment: type) -> None:
         assert len(self.threads_seen(environment)) == 1
 
-    def test_blocking_sessions_have_a_thread_each(self, server: Running) -> None:
-        with server.socket() as one, server.socket() as two:
-            threads = {ask(socket, step("x"))["data"]["observation"]["thread"] for socket in (one, two)}
-        assert len(threads) == 2
+    def test_blocking_sessions_have_a_thread_each(self, threads: Running) -> None:
+        with threads.socket() as one, threads.socket() as two:
+            seen = {ask(socket, step("x"))["data"]["observation"]["thread"] for socket in (one, two)}
+        assert len(seen) == 2
 
     @pytest.mark.parametrize("environment", [AsyncObedient, Quick])
     def test_sessions_that_do_not_block_share_the_loop(self, environment: type) -> None:
@@ -159,10 +181,10 @@ class TestWhereEnvironmentsLive:
             threads = {ask(socket, step("x"))["data"]["observation"]["thread"] for socket in (one, two)}
         assert len(threads) == 1
 
-    def test_a_blocked_session_holds_up_nobody(self, server: Running) -> None:
+    def test_a_blocked_session_holds_up_nobody(self, threads: Running) -> None:
         Obedient.gate.clear()
         Obedient.entered.clear()
-        with server.socket() as stuck, server.socket() as other:
+        with threads.socket() as stuck, threads.socket() as other:
             stuck.send(json.dumps(step("wait")))
             assert Obedient.entered.wait(10)
             assert ask(other, step("free"))["data"]["observation"]["said"] == "free"

@@ -1,11 +1,12 @@
 """How the values of a class are validated and described: by pydantic, or by the class's own word."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json
 
-__all__ = ["Adapter", "adapter_of"]
+__all__ = ["Adapter", "adapter_of", "json_reader"]
 
 
 class Adapter(Protocol):
@@ -40,3 +41,11 @@ def adapter_of(cls: Any) -> Adapter:
             return _OwnWord(cls)
     adapter: Adapter = TypeAdapter(cls)
     return adapter
+
+
+def json_reader(adapter: Adapter) -> Callable[[bytes], Any]:
+    """An adapter's way from JSON to a value, without the ways around it that nobody takes."""
+    if isinstance(adapter, TypeAdapter):
+        reader: Callable[[bytes], Any] = adapter.validator.validate_json
+        return reader
+    return adapter.validate_json

@@ -6,7 +6,8 @@ bytes, as MessagePack it keeps its arrays as buffers.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -15,11 +16,11 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 
 from envtorch.env import EnvSpec
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
-from envtorch.protocol.adapters import Adapter, adapter_of
+from envtorch.protocol.adapters import Adapter, adapter_of, json_reader
 from envtorch.protocol.formats import JSON, Format, Unencodable
 from envtorch.protocol.messages import invalid
 from envtorch.tools import CallToolAction, ListToolsAction
-from envtorch.types import Action, ActT, ObsT, Scalar, StateT, StepResult
+from envtorch.types import Action, ActT, Observation, ObsT, Scalar, StateT, StepResult
 
 __all__ = ["Codec", "Encoded", "encode_value"]
 
@@ -37,6 +38,16 @@ class Encoded(msgspec.Struct, frozen=True):
     terminated: bool | None
     truncated: bool | None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is JSON, and says no more than observation, reward and done."""
+        return (
+            self.metadata is None
+            and self.terminated is None
+            and self.truncated is None
+            and self.format is JSON
+        )
+
 
 class Codec(Generic[ActT, ObsT, StateT]):
     """Validates, describes and encodes the classes of one environment."""
@@ -44,6 +55,7 @@ class Codec(Generic[ActT, ObsT, StateT]):
     def __init__(self, spec: EnvSpec[ActT, ObsT, StateT]) -> None:
         self.spec = spec
         self._action = adapter_of(spec.action)
+        self._read_action: Callable[[bytes], ActT] = json_reader(self._action)
         self._observation: TypeAdapter[ObsT] = TypeAdapter(spec.observation)
         self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
         self.takes_tool_actions = spec.action in (CallToolAction, ListToolsAction)
@@ -55,6 +67,8 @@ class Codec(Generic[ActT, ObsT, StateT]):
     def decode_action(self, payload: bytes | Mapping[str, Any], format: Format = JSON) -> ActT:
         """The action in `payload`. Raises `InvalidAction`, whatever a validator of its class does."""
         try:
+            if format is JSON and type(payload) is bytes and not self._tool_actions:
+                return self._read_action(payload)
             given: Any = payload
             if isinstance(payload, bytes) and format is not JSON:
                 given = format.read(payload)
@@ -69,17 +83,18 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
     def encode_observation(self, observation: object, format: Format = JSON) -> Encoded:
         """An observation as bytes. Raises `EnvironmentFailed`, naming the field it cannot encode."""
-        read = observation.get if isinstance(observation, dict) else _Reader(observation)
-        terminated, truncated = _flag(read("terminated", None)), _flag(read("truncated", None))
-        metadata = read("metadata", None)
+        reward, done, metadata, terminated, truncated = _envelope(observation)
+        if terminated is not None or truncated is not None:
+            terminated, truncated = _flag(terminated), _flag(truncated)
+            done = done or terminated or truncated
         return Encoded(
-            format=format,
-            observation=_encode(observation, format, exclude=_ENVELOPE),
-            reward=_plain(read("reward", None)),
-            done=bool(read("done", False)) or bool(terminated) or bool(truncated),
-            metadata=_encode(metadata, format) if metadata else None,
-            terminated=terminated,
-            truncated=truncated,
+            format,
+            _encode(observation, format, exclude=_ENVELOPE),
+            reward if reward is None or type(reward) is float else _plain(reward),
+            bool(done),
+            _encode(metadata, format) if metadata else None,
+            terminated,
+            truncated,
         )
 
     def schemas(self, state: type | None = None) -> dict[str, dict[str, Any]]:
@@ -153,16 +168,28 @@ def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
         raise ProtocolError(f"the server's {what} does not fit {error.title}: {error}") from error
 
 
-class _Reader:
-    """`getattr` with `dict.get`'s face."""
+_ENVELOPE_FIELDS = {"reward": None, "done": False, "metadata": None, "terminated": None, "truncated": None}
 
-    __slots__ = ("_object",)
+_models: set[type] = set()
+"""The subclasses of `Observation` met so far: asking pydantic's metaclass each time takes longer."""
 
-    def __init__(self, target: object) -> None:
-        self._object = target
 
-    def __call__(self, name: str, default: object) -> Any:
-        return getattr(self._object, name, default)
+def _envelope(observation: Any) -> Sequence[Any]:
+    """What an observation says beside what was observed: reward, done, metadata, terminated, truncated."""
+    cls = type(observation)
+    if cls in _models:
+        try:
+            return _of_model(observation.__dict__)
+        except KeyError:  # made without validation
+            pass
+    elif issubclass(cls, Observation):
+        _models.add(cls)
+    elif cls is dict:
+        return [observation.get(name, default) for name, default in _ENVELOPE_FIELDS.items()]
+    return [getattr(observation, name, default) for name, default in _ENVELOPE_FIELDS.items()]
+
+
+_of_model: Callable[[dict[str, Any]], Sequence[Any]] = itemgetter(*_ENVELOPE_FIELDS)
 
 
 def _flag(value: object) -> bool | None:

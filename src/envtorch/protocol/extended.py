@@ -99,12 +99,8 @@ _KINDS = (list[Message] | Message, Open, Attach, Cancel, Fork, dict[str, Any])
 _readers = {format.name: {kind: format.reader(kind) for kind in _KINDS} for format in FORMATS.values()}
 
 
-def read_frame(frame: str | bytes, format: Format) -> Sequence[Message]:
+def read_frame(frame: bytes, format: Format) -> Sequence[Message]:
     """The messages in a frame. Raises `InvalidJSON` when it holds anything else."""
-    if isinstance(frame, str) and format.is_binary:
-        raise InvalidJSON("expected a binary frame, got a text one")
-    if isinstance(frame, bytes) and not format.is_binary:
-        raise InvalidJSON("expected a text frame, got a binary one")
     found = _read(frame, list[Message] | Message, format, InvalidJSON)
     return found if isinstance(found, list) else [found]
 

@@ -7,6 +7,7 @@ yield what the environment returned, which whoever drives them awaits if need be
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from types import CoroutineType
 from typing import Any, Protocol
 
 from envtorch.env import Environment, ToolProvider, ToolSteps
@@ -103,6 +104,31 @@ class EnvironmentHost:
         with environment_at_work("step"):
             observation = yield self._binding.step.call(decoded, **accepted)
         return self._codec.encode_observation(observation, format)
+
+    def step_at_once(self, action: bytes, format: Format = JSON) -> Reply | None:
+        """The reply to `step`, of an environment that does not wait; None, and no step, of one that does."""
+        decoded = self._codec.decode_action(action, format)
+        try:
+            observation = self._binding.step.call(decoded)
+        except EnvTorchError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise blamed("step", error) from error
+        if type(observation) is CoroutineType:
+            observation.close()
+            return None
+        return observation_reply(self._codec.encode_observation(observation, format))
+
+    async def step_awaited(self, action: bytes, format: Format = JSON) -> Reply:
+        """The reply to `step`, of an environment that is awaited."""
+        decoded = self._codec.decode_action(action, format)
+        try:
+            observation = await self._binding.step.call(decoded)
+        except EnvTorchError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise blamed("step", error) from error
+        return observation_reply(self._codec.encode_observation(observation, format))
 
     def reply(
         self, request: Simulation, *, strict: bool, format: Format = JSON, timeout_s: float | None = None
@@ -213,9 +239,14 @@ def environment_at_work(doing: str) -> Iterator[None]:
     """The boundary to an author's code: whatever it raises inside is reported as its failure."""
     try:
         yield
-    except EnvTorchError:
-        raise
-    except MemoryError as error:
-        raise OutOfResources(f"{doing} ran out of memory") from error
     except (Exception, SystemExit) as error:
-        raise EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__) from error
+        if isinstance(error, EnvTorchError):
+            raise
+        raise blamed(doing, error) from error
+
+
+def blamed(doing: str, error: BaseException) -> EnvTorchError:
+    """What an author's code raised, as the failure of the environment that it is."""
+    if isinstance(error, MemoryError):
+        return OutOfResources(f"{doing} ran out of memory")
+    return EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__)

@@ -175,7 +175,7 @@ def create_fastapi_app(
     settings = Settings.from_environ()
     server.register_routes(app, mode or settings.mode)
     server.lock(app, settings)
-    server.sessions.span = spans(enabled=settings.tracing)
+    server.sessions.trace(spans(enabled=settings.tracing))
     app.state.env_server = server
     return app
 

@@ -5,13 +5,10 @@ their replies wait in the session's ledger for whoever takes it up again.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any
-
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.errors import Cancelled, EnvTorchError, NotAllowed, ProtocolError, SessionLost
 from envtorch.protocol.extended import (
@@ -28,15 +25,13 @@ from envtorch.protocol.extended import (
 )
 from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Reply, mcp_reply
-from envtorch.server.frames import receive_frame, send_frame
+from envtorch.server.lines import Line
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
 from envtorch.settings import ServerMode
 
-__all__ = ["ExtendedSocket"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["ExtendedConversation"]
 
 SUPPORTS = ("cancel", "batch", "channels")
 TAKEN_OVER = 4000
@@ -46,20 +41,21 @@ Control = Callable[[Message], Coroutine[Any, Any, Reply]]
 Call = Callable[[Session, Message], Coroutine[Any, Any, Reply]]
 
 
-class ExtendedSocket:
-    """One socket, from its first frame to its last."""
+class ExtendedConversation:
+    """`envtorch.v1` on one socket, from its first frame to its last."""
 
     def __init__(
-        self, websocket: WebSocket, format: Format, sessions: Sessions, rpc: RpcDoor, mode: ServerMode
+        self, line: Line, format: Format, sessions: Sessions, rpc: RpcDoor, mode: ServerMode
     ) -> None:
-        self._websocket = websocket
+        self._line = line
         self._format = format
         self._sessions = sessions
         self._rpc = rpc
         self._mode = mode
         self._channels: dict[int, Session] = {}
         self._outbox: list[Message] = []
-        self._wake = asyncio.Event()
+        self._will_flush = False
+        self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
         self._tasks: set[asyncio.Task[Any]] = set()
         self._controls: dict[str, Control] = {
             "session": self._open,
@@ -69,36 +65,34 @@ class ExtendedSocket:
         self._calls: dict[str, Call] = {"mcp": self._mcp, "fork": self._fork}
 
     async def serve(self) -> None:
-        """Read until the socket ends; then let the sessions go, to be taken up again or to expire."""
-        writer = self._spawn(self._write())
+        """Converse until the socket ends; then let the sessions go, to be taken up again or to expire."""
         self._sessions.drain_listeners.add(self._say_draining)
         if self._sessions.draining:
             self._say_draining()
         try:
-            while True:
-                self._take(await receive_frame(self._websocket))
-        except WebSocketDisconnect:
-            pass
+            await self._line.converse(self)
         finally:
             self._sessions.drain_listeners.discard(self._say_draining)
-            writer.cancel()
             for session in set(self._channels.values()):
                 session.drop(self)
             self._channels.clear()
 
     # In.
 
-    def _take(self, frame: str | bytes) -> None:
+    def take(self, frame: bytes) -> None:
+        """Answer what can be answered at once, and start the rest."""
         try:
             batch = read_frame(frame, self._format)
         except EnvTorchError as error:
             self._send(Message.of(error_reply(error, self._format), id=None, ch=0))
             return
+        self._will_flush = True
         for message in batch:
             try:
                 self._dispatch(message)
             except EnvTorchError as error:
                 self._answer(message, error_reply(error, self._format))
+        self._flush()
 
     def _dispatch(self, message: Message) -> None:
         if message.id is None:
@@ -115,9 +109,26 @@ class ExtendedSocket:
             return
         if message.ack is not None:
             session.ledger.acknowledge(message.ack)
+        if message.type == "step" and message.timeout_s is None and self._step(session, message):
+            return
         call = self._calls.get(message.type, self._simulate)
-        task = session.once(message.id, partial(call, session, message))
+        task = session.once(message.id, partial(call, session, message), self._context)
         task.add_done_callback(partial(self._answered, message))
+
+    def _step(self, session: Session, message: Message) -> bool:
+        """Take a step the short way; False when it has to go the long one."""
+        assert message.id is not None
+        if self._mode is not ServerMode.SIMULATION or session.ledger.find(message.id) is not None:
+            return False
+        action = bytes(message.data)
+        outcome = session.step_once(message.id, action, self._format) if action else None
+        if outcome is None:
+            return False
+        if outcome.done():
+            self._answered(message, outcome)
+        else:
+            outcome.add_done_callback(partial(self._answered, message))
+        return True
 
     async def _simulate(self, session: Session, message: Message) -> Reply:
         request = simulation_request(message, self._format)
@@ -200,7 +211,7 @@ class ExtendedSocket:
 
     # Out.
 
-    def _answered(self, message: Message, task: "asyncio.Task[Reply]") -> None:
+    def _answered(self, message: Message, task: "asyncio.Future[Reply]") -> None:
         error = Cancelled("the request was taken back") if task.cancelled() else task.exception()
         if error is None:
             self._answer(message, task.result())
@@ -212,21 +223,17 @@ class ExtendedSocket:
         self._send(Message.of(reply, id=message.id, ch=message.ch))
 
     def _send(self, message: Message) -> None:
+        """Replies that come together travel together, as one frame."""
         self._outbox.append(message)
-        self._wake.set()
+        if not self._will_flush:
+            self._will_flush = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
-    async def _write(self) -> None:
-        """Send what there is, as one frame: replies that come together travel together."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            batch, self._outbox = self._outbox, []
-            if batch:
-                frame = write_frame(batch, self._format)
-                try:
-                    await send_frame(self._websocket, frame, binary=self._format.is_binary)
-                except (WebSocketDisconnect, RuntimeError):
-                    return  # the reader learns of it too
+    def _flush(self) -> None:
+        self._will_flush = False
+        outbox, self._outbox = self._outbox, []
+        if outbox:
+            self._line.send(write_frame(outbox, self._format), binary=self._format.is_binary)
 
     def _say_draining(self) -> None:
         self._send(Message("draining"))
@@ -237,14 +244,10 @@ class ExtendedSocket:
         """Another socket has taken a session over."""
         self._channels = {ch: held for ch, held in self._channels.items() if held is not session}
         if not self._channels:
-            self._spawn(self._hang_up(TAKEN_OVER))
-
-    async def _hang_up(self, code: int) -> None:
-        with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
-            await self._websocket.close(code)
+            self._line.close(TAKEN_OVER)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -25,25 +25,40 @@ class Meter:
         self.calls: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.opened = self.detached = self.resumed = self.repeated = 0
-        self._clock = clock
+        self.clock = clock
         self._buckets = [0] * (len(BUCKETS) + 1)
         self._seconds = 0.0
 
+    def answered(self, kind: str, began: float, error: EnvTorchError | None = None) -> None:
+        """Count a call that `began` then, how long it took, and how it failed."""
+        if error is not None:
+            self.errors[error.code or "UNKNOWN"] += 1
+        if kind == "step":
+            self.stepped(began)
+        else:
+            self.calls[kind] += 1
+
+    def stepped(self, began: float) -> None:
+        """`answered`, for the call that happens most."""
+        seconds = self.clock() - began
+        self._seconds += seconds
+        self._buckets[bisect_left(BUCKETS, seconds)] += 1
+
     @contextmanager
     def call(self, kind: str) -> Iterator[None]:
-        """Count a call, how long it takes, and how it fails."""
-        began = self._clock()
+        """`answered`, around a call."""
+        began, failed = self.clock(), None
         try:
             yield
         except EnvTorchError as error:
-            self.errors[error.code or "UNKNOWN"] += 1
+            failed = error
             raise
         finally:
-            self.calls[kind] += 1
-            if kind == "step":
-                seconds = self._clock() - began
-                self._seconds += seconds
-                self._buckets[bisect_left(BUCKETS, seconds)] += 1
+            self.answered(kind, began, failed)
+
+    @property
+    def steps(self) -> int:
+        return sum(self._buckets)
 
     def step_latency(self) -> tuple[list[tuple[str, float]], float]:
         """Cumulative buckets, as Prometheus wants them, and the sum of all seconds."""
@@ -74,7 +89,7 @@ class Metrics(Collector):
         yield sessions
         yield GaugeMetricFamily("envtorch_waiting", "Callers who wait for a slot.", self._queue())
         calls = CounterMetricFamily("envtorch_calls", "Calls answered.", labels=["kind"])
-        for kind, count in sorted(meter.calls.items()):
+        for kind, count in sorted((*meter.calls.items(), ("step", meter.steps))):
             calls.add_metric([kind], count)
         yield calls
         errors = CounterMetricFamily("envtorch_errors", "Calls that failed.", labels=["code"])

@@ -4,22 +4,40 @@ A runner drives the flows of an `EnvironmentHost`, always in the same place and 
 """
 
 import asyncio
+import logging
+import secrets
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from envtorch.env import Environment
+from envtorch.errors import Cancelled, EnvTorchError, InternalError
 from envtorch.protocol.binding import Colour
 from envtorch.protocol.flow import drive, drive_async, settle
+from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost, Host
+from envtorch.protocol.messages import Step
+from envtorch.protocol.wire import Reply
 
 __all__ = ["Housed", "InlineRunner", "LoopThreadRunner", "Runner", "ThreadRunner", "build"]
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Work = Generator[Any, Any, T]
+
+Done = Callable[[Reply | None, EnvTorchError | None], None]
+"""Whoever is told how a step ended: by its reply, or by an error."""
+Cancel = Callable[[], bool]
+"""Takes a step back; says whether there was still something to take back."""
+Start = Callable[[bytes, Format, Done], Cancel]
+"""Begins a step. `done` is called on the event loop, and never before the beginning is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,14 @@ class Housed:
 
 class Runner(Protocol):
     """Runs the flows of one environment where that environment lives."""
+
+    @property
+    def immediate(self) -> EnvironmentHost | None:
+        """The environment's host, where it may be called right here and never waits; else None."""
+
+    @property
+    def start(self) -> Start | None:
+        """How to begin a step with no task around it, where there is a way."""
 
     @property
     def can_stop(self) -> bool:
@@ -57,6 +83,10 @@ class InlineRunner:
     can_stop = True
     ended = None
 
+    def __init__(self, host: EnvironmentHost) -> None:
+        self.immediate = host if host.colour is Colour.SYNC else None
+        self.start: Start | None = partial(_start_on_loop, host) if self.immediate is None else None
+
     async def run(self, flow: Work[T]) -> T:
         return await drive_async(flow, settle)
 
@@ -73,10 +103,13 @@ class ThreadRunner:
     The thread is a daemon: an environment that hangs must not keep a stopped server from exiting.
     """
 
+    immediate = None
+    start: Start | None = None
     can_stop = False
     ended = None
 
     def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -93,7 +126,7 @@ class ThreadRunner:
 
     async def call(self, function: Callable[[], T]) -> T:
         """What `function` returns, called on this thread."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         outcome: asyncio.Future[T] = loop.create_future()
 
         def job() -> None:
@@ -106,6 +139,26 @@ class ThreadRunner:
 
         self._jobs.put(job)
         return await outcome
+
+    def adopt(self, host: EnvironmentHost) -> None:
+        """This thread is the home of that environment."""
+        self.start = partial(self._start, host)
+
+    def _start(self, host: EnvironmentHost, action: bytes, format: Format, done: Done) -> Cancel:
+        pending = _Pending(done)
+        self._jobs.put(partial(self._step, pending, host, action, format))
+        return pending.cancel
+
+    def _step(self, pending: "_Pending", host: EnvironmentHost, action: bytes, format: Format) -> None:
+        reply, failed = None, None
+        try:
+            reply = host.step_at_once(action, format)
+            if reply is None:  # its answer has to be awaited after all
+                request = Step(msgspec.Raw(action))
+                reply = drive(host.reply(request, strict=False, format=format), _settle_here)
+        except BaseException as error:  # it belongs to whoever waits for the outcome
+            failed = as_ours(error)
+        _post(self._loop, pending.settle, reply, failed)
 
     def occupy(self, function: Callable[[], None]) -> None:
         """Give the thread to `function` for as long as that takes."""
@@ -120,6 +173,8 @@ class ThreadRunner:
 class LoopThreadRunner:
     """On a thread with an event loop of its own: for environments that both await and block."""
 
+    immediate = None
+    start = None
     can_stop = False
     ended = None
 
@@ -141,6 +196,50 @@ class LoopThreadRunner:
         )
         await self._thread.close()
         self._loop.close()
+
+
+class _Pending:
+    """A step that runs, and who waits for it: only the first outcome counts."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Done) -> None:
+        self._done: Done | None = done
+
+    def settle(self, reply: Reply | None, error: EnvTorchError | None) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(reply, error)
+
+    def cancel(self) -> bool:
+        is_open = self._done is not None
+        self.settle(None, Cancelled("the request was taken back"))
+        return is_open
+
+
+def _start_on_loop(host: EnvironmentHost, action: bytes, format: Format, done: Done) -> Cancel:
+    """Begin a step of an environment that is awaited."""
+    task = asyncio.get_running_loop().create_task(host.step_awaited(action, format))
+    task.add_done_callback(partial(_ended, done))
+    return task.cancel
+
+
+def _ended(done: Done, task: "asyncio.Task[Reply]") -> None:
+    if task.cancelled():
+        done(None, Cancelled("the request was taken back"))
+    elif (error := task.exception()) is not None:
+        done(None, as_ours(error))
+    else:
+        done(task.result(), None)
+
+
+def as_ours(error: BaseException) -> EnvTorchError:
+    """Whatever went wrong, as one of our errors: what nobody foresaw is logged, under an id that is told."""
+    if isinstance(error, EnvTorchError):
+        return error
+    error_id = secrets.token_hex(6)
+    logger.error("a request failed [error %s]", error_id, exc_info=error)
+    return InternalError("the server failed to answer", error_id=error_id)
 
 
 async def _cancel_the_rest() -> None:
@@ -181,7 +280,8 @@ async def build(
     built off the loop. `known` is the environment's class, where the caller knows it in advance.
     """
     if known is not None and not known.BLOCKING:
-        return Housed(make(), InlineRunner())
+        host = make()
+        return Housed(host, InlineRunner(host))
     thread = ThreadRunner(name=f"env-{known.__name__ if known else 'new'}")
     try:
         host = await thread.call(make)
@@ -190,7 +290,7 @@ async def build(
         raise
     if _lives_on_loop(host):
         await thread.close()
-        return Housed(host, InlineRunner())
+        return Housed(host, InlineRunner(host))
     return _on_thread(host, thread)
 
 
@@ -199,7 +299,10 @@ def _lives_on_loop(host: EnvironmentHost) -> bool:
 
 
 def _on_thread(host: EnvironmentHost, thread: ThreadRunner) -> Housed:
-    return Housed(host, LoopThreadRunner(thread) if host.colour is Colour.MIXED else thread)
+    if host.colour is Colour.MIXED:
+        return Housed(host, LoopThreadRunner(thread))
+    thread.adopt(host)
+    return Housed(host, thread)
 
 
 async def _fork_here(runner: Runner, host: Host, count: int) -> list[Housed]:
@@ -211,5 +314,5 @@ async def _fork_here(runner: Runner, host: Host, count: int) -> list[Housed]:
 def _house(host: EnvironmentHost) -> Housed:
     """A place of its own for an environment that was copied."""
     if _lives_on_loop(host):
-        return Housed(host, InlineRunner())
+        return Housed(host, InlineRunner(host))
     return _on_thread(host, ThreadRunner(name=f"env-{type(host.environment).__name__}"))

@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from envtorch.server.fast import FastProtocol
 from envtorch.server.gate import Gate
 from envtorch.server.keys import Keys
 from envtorch.server.sessions import Sessions
@@ -27,42 +27,12 @@ UNANSWERED_S = 30
 """How long sent bytes may stay unacknowledged, by the peer's kernel, before its connection is dead."""
 
 
-class PatientProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, but patient with clients that say they cannot answer pings, and with broken text.
-
-    A blocking client reads its socket only while a call runs. Between calls its kernel still answers for
-    it, which is how a dead one is found (`UNANSWERED_S`). Text that is not UTF-8 is handed on as it is, to be
-    answered like any other bad frame, rather than ending the session.
-    """
-
-    def send_receive_event_to_app(self) -> None:
-        if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
-            self.curr_msg_data_type = "bytes"
-        super().send_receive_event_to_app()
-
-    def keepalive_timeout(self) -> None:
-        if self.request.headers.get("EnvTorch-Pings") == "unanswered":
-            self.pong_timer = None
-            self.pending_ping_payload = None
-            self.schedule_ping()
-        else:
-            super().keepalive_timeout()
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
     """uvicorn's configuration for `app`; `options` are uvicorn's own and win over ours."""
     return uvicorn.Config(
         app,
         **{
-            "ws": PatientProtocol,
+            "ws": FastProtocol,
             "ws_max_size": MAX_MESSAGE_BYTES,
             "ws_per_message_deflate": False,
             "timeout_graceful_shutdown": 5,

@@ -6,7 +6,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -15,16 +15,18 @@ from envtorch.errors import (
     Draining,
     EnvironmentFailed,
     EnvTorchError,
-    InternalError,
     SessionLost,
     TimedOut,
 )
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import Host
 from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
+from envtorch.protocol.wire import Reply
 from envtorch.server.metrics import Meter
-from envtorch.server.runner import Housed, Runner
+from envtorch.server.runner import Cancel, Done, Housed, Runner, as_ours
 from envtorch.server.tracing import Span
+from envtorch.server.turn import Turn
 from envtorch.types import SessionInfo
 
 __all__ = ["Holder", "Session"]
@@ -52,6 +54,8 @@ class Upkeep(Protocol):
     meter: Meter
     draining: bool
     span: Span
+    is_plain: bool
+    """Whether a call needs nothing around it: nobody traces, and the server is not about to stop."""
 
     def forget(self, session: "Session") -> None:
         """The session is closed: its slot is free."""
@@ -85,15 +89,20 @@ class Session:
         self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
-        self.ledger: Ledger[asyncio.Task[Any]] = Ledger(lambda task: not task.done())
+        self.ledger: Ledger[asyncio.Future[Any]] = Ledger(_is_pending)
+        self._immediate = runner.immediate
+        self._start = runner.start
+        self._started: tuple[int, Cancel] | None = None
+        self._request_id: int | None = None
         self._holder: Holder | None = None
         self._runner = runner
         self._upkeep = upkeep
-        self._turn = asyncio.Lock()
+        self._turn = Turn()
         self._gone: str | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._created_at = self._last_activity_at = time.time()
+        self._created_at = time.time()
+        self._active_at = upkeep.meter.clock()
         self._watch_lease()
 
     def __repr__(self) -> str:
@@ -104,14 +113,14 @@ class Session:
         return SessionInfo(
             session_id=self.id,
             created_at=self._created_at,
-            last_activity_at=self._last_activity_at,
+            last_activity_at=time.time() - (self._upkeep.meter.clock() - self._active_at),
             step_count=self.steps,
             environment_type=self.host.name,
         )
 
     @property
     def is_idle(self) -> bool:
-        return not self._turn.locked()
+        return not self._turn.is_taken
 
     # Calling the environment.
 
@@ -128,6 +137,72 @@ class Session:
         result = await self._call("step", timeout_s, self._runner.run, flow)
         self.steps += 1
         return result
+
+    def step_at_once(self, action: bytes, format: Format = JSON) -> Reply | None:
+        """`step`, for an environment that never waits: no task, no turn, nothing to cancel.
+
+        None when there is something to wait for: then nothing was done.
+        """
+        upkeep = self._upkeep
+        host = self._immediate
+        if host is None or not upkeep.is_plain or self._turn.is_taken or self._gone is not None:
+            return None
+        began = self._active_at = upkeep.meter.clock()
+        try:
+            reply = host.step_at_once(action, format)
+        except EnvTorchError as error:
+            self._count(began, error)
+            raise
+        if reply is None:
+            self._immediate = None
+            return None
+        self.steps += 1
+        upkeep.meter.stepped(began)
+        if self._expiry is not None:
+            self._watch_lease()
+        return reply
+
+    def start_step(self, action: bytes, format: Format, done: Done) -> Cancel | None:
+        """`step`, its outcome given to `done`: no task stands between an environment and its caller.
+
+        What is returned takes the step back. None when it has to wait: then nothing was done.
+        """
+        upkeep = self._upkeep
+        if self._gone is not None or not upkeep.is_plain or self._start is None:
+            return None
+        if not self._turn.take_at_once():
+            return None
+        upkeep.busy(+1)
+        self._enter(Event.CALLED)
+        return self._start(action, format, partial(self._stepped, done, upkeep.meter.clock()))
+
+    def _stepped(self, done: Done, began: float, reply: Reply | None, error: EnvTorchError | None) -> None:
+        """What `start_step` began has ended."""
+        self._upkeep.busy(-1)
+        self._count(began, error)
+        if error is None:
+            self.steps += 1
+        elif isinstance(error, Cancelled):
+            if not self._runner.can_stop:
+                self._poison("a call that could not be stopped was cancelled")
+            error.details["usable"] = self.is_usable
+        self._leave()
+        self._turn.give()
+        done(reply, error)
+
+    def _count(self, began: float, error: EnvTorchError | None) -> None:
+        self._upkeep.meter.answered("step", began, error)
+        if isinstance(error, EnvironmentFailed):
+            self._report(error)
+
+    def _leave(self) -> None:
+        """A call is over."""
+        self._active_at = self._upkeep.meter.clock()
+        if self._runner.ended is not None and self._gone is None:
+            self._poison(self._runner.ended)
+        if self.phase is not Phase.CLOSED:
+            self._enter(Event.ANSWERED)
+        self._watch_lease()
 
     async def fork(self, count: int, *, timeout_s: float | None = None) -> list[Housed]:
         """Copies of the environment, made in its turn, where it lives; they are nobody's session yet."""
@@ -166,12 +241,7 @@ class Session:
                     self._poison("a call that could not be stopped was cancelled or ran past its deadline")
                 raise
             finally:
-                self._last_activity_at = time.time()
-                if self._runner.ended is not None and self._gone is None:
-                    self._poison(self._runner.ended)
-                if self.phase is not Phase.CLOSED:
-                    self._enter(Event.ANSWERED)
-                self._watch_lease()
+                self._leave()
 
     async def _within(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
         try:
@@ -209,7 +279,11 @@ class Session:
             error,
             error_id,
             exc_info=cause,
-            extra={"session_id": self.id, "request_id": REQUEST_ID.get(), "error_id": error_id},
+            extra={
+                "session_id": self.id,
+                "request_id": REQUEST_ID.get() or self._request_id,
+                "error_id": error_id,
+            },
         )
 
     def _enter(self, event: Event) -> None:
@@ -217,13 +291,36 @@ class Session:
 
     # Exactly once.
 
-    def once(self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
+    def step_once(self, id: int, action: bytes, format: Format) -> "asyncio.Future[Reply] | None":
+        """A new request's step, taken at once or started; None when it has to wait, and nothing was done."""
+        outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._request_id = id
+        if self._immediate is not None:
+            try:
+                reply = self.step_at_once(action, format)
+            except EnvTorchError as error:
+                _settle(outcome, None, error)
+            else:
+                if reply is None:
+                    return None
+                outcome.set_result(reply)
+        else:
+            cancel = self.start_step(action, format, partial(_settle, outcome))
+            if cancel is None:
+                return None
+            self._started = (id, cancel)
+        self.ledger.take(id, outcome)
+        return outcome
+
+    def once(
+        self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]], context: Context | None = None
+    ) -> "asyncio.Future[T]":
         """The task that answers request `id`: a new one, or the one that was started for it before."""
-        task = self.ledger.find(id)
-        if task is not None:
+        before = self.ledger.find(id)
+        if before is not None:
             self._upkeep.meter.repeated += 1
-            return task
-        task = asyncio.get_running_loop().create_task(self._answer(id, start))
+            return before
+        task = asyncio.get_running_loop().create_task(self._answer(id, start), context=context)
         task.add_done_callback(_look_at)
         self.ledger.take(id, task)
         return task
@@ -238,14 +335,16 @@ class Session:
         except asyncio.CancelledError:
             raise Cancelled("the request was taken back", usable=self.is_usable) from None
         except Exception as error:
-            error_id = secrets.token_hex(6)
-            logger.exception("session %s: request %s failed [error %s]", self.id[:8], id, error_id)
-            raise InternalError("the server failed to answer", error_id=error_id) from error
+            raise as_ours(error) from error
 
     def cancel(self, id: int | str) -> bool:
         """Take a request back; say whether there was still something to take back."""
-        task = self.ledger.find(id)
-        return task.cancel() if task is not None else False
+        outcome = self.ledger.find(id)
+        if outcome is None or outcome.done():
+            return False
+        if self._started is not None and self._started[0] == id:
+            return self._started[1]()
+        return outcome.cancel()
 
     # Holding on, and letting go.
 
@@ -322,6 +421,19 @@ class Session:
         finally:
             self._watch_lease()
             self._upkeep.forget(self)
+
+
+def _settle(outcome: "asyncio.Future[Reply]", reply: Reply | None, error: EnvTorchError | None) -> None:
+    if error is None:
+        assert reply is not None
+        outcome.set_result(reply)
+    else:
+        outcome.set_exception(error)
+        outcome.exception()  # it may never be asked for again
+
+
+def _is_pending(outcome: "asyncio.Future[Any]") -> bool:
+    return not outcome.done()
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:

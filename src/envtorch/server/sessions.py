@@ -56,6 +56,7 @@ class Sessions:
         self.slots = Slots(config.max_concurrent_envs)
         self.draining = False
         self.span: Span = no_span
+        self.is_plain = True
         self.drain_listeners: set[Callable[[], None]] = set()
         self._codec = codec
         self._live: dict[str, Session] = {}
@@ -209,6 +210,10 @@ class Sessions:
             raise
         return [self._enter(session.twin(copy, unheld_s=session.unheld_s or self.lease_s)) for copy in copies]
 
+    def trace(self, span: Span) -> None:
+        """Surround every call with a span."""
+        self.span, self.is_plain = span, span is no_span and not self.draining
+
     def isolate(self, nursery: Nursery) -> None:
         """From the first session on, environments live in processes of their own."""
         self._nursery = nursery
@@ -290,7 +295,7 @@ class Sessions:
 
         Says whether they all ended before the deadline.
         """
-        self.draining = True
+        self.draining, self.is_plain = True, False
         for listener in list(self.drain_listeners):
             listener()
         try:
@@ -303,7 +308,7 @@ class Sessions:
 
     async def close(self, deadline_s: float = 10.0) -> None:
         """End every session, and the environment that waits for one; give up on those that hang."""
-        self.draining = True
+        self.draining, self.is_plain = True, False
         async with self._spare_turn:
             spare, self._spare = self._spare, None
         if spare is not None:

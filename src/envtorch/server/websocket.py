@@ -1,15 +1,13 @@
-"""`WS /ws`: on the base wire, one socket, one session, one reply for each frame, in order."""
+"""`WS /ws`: which conversation a socket has, and in which session."""
 
-import logging
+from starlette.websockets import WebSocket
 
-from starlette.websockets import WebSocket, WebSocketDisconnect
-
-from envtorch.errors import EnvTorchError, InvalidJSON, NotAllowed
+from envtorch.errors import EnvTorchError
 from envtorch.protocol.extended import FORMATS
-from envtorch.protocol.messages import Close, Mcp, Request, Step, decode
-from envtorch.protocol.wire import Reply, error_reply, mcp_reply
-from envtorch.server.extended import ExtendedSocket
-from envtorch.server.frames import receive_frame, send_frame
+from envtorch.protocol.wire import error_reply
+from envtorch.server.base import BaseConversation
+from envtorch.server.extended import ExtendedConversation
+from envtorch.server.lines import Line, accept
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
@@ -17,14 +15,12 @@ from envtorch.settings import ServerMode
 
 __all__ = ["SocketDoor"]
 
-logger = logging.getLogger(__name__)
-
 ARRIVAL_PATIENCE_S = 0.25
 """How long a new socket waits for a slot: the one before it may just be closing."""
 
 
 class SocketDoor:
-    """Drives sessions over OpenEnv's wire."""
+    """Drives sessions over WebSockets."""
 
     def __init__(self, sessions: Sessions, rpc: RpcDoor, mode: ServerMode) -> None:
         self._sessions = sessions
@@ -36,62 +32,34 @@ class SocketDoor:
         for offered in websocket.scope.get("subprotocols", ()):
             format = FORMATS.get(offered)
             if format is not None:
-                await websocket.accept(subprotocol=offered)
-                await ExtendedSocket(websocket, format, self._sessions, self._rpc, self._mode).serve()
+                line = await accept(websocket, offered)
+                await ExtendedConversation(line, format, self._sessions, self._rpc, self._mode).serve()
                 return
-        await self._base(websocket)
-
-    async def _base(self, websocket: WebSocket) -> None:
-        """A session of the socket's own, or the one that `?session_id=` names."""
-        await websocket.accept()
         session_id = websocket.query_params.get("session_id")
+        await self._base(await accept(websocket), session_id)
+
+    async def _base(self, line: Line, session_id: str | None) -> None:
+        """A session of the socket's own, or the one that `?session_id=` names."""
+        conversation = BaseConversation(line, self._rpc, self._mode)
         try:
-            if session_id is not None:
-                session = self._sessions.get(session_id)
-                session.attach()
-            else:
-                session = await self._sessions.open(held=True, wait_s=ARRIVAL_PATIENCE_S)
+            session = await self._find(session_id)
         except EnvTorchError as error:
-            await send_frame(websocket, error_reply(error).frame())
-            await websocket.close()
+            line.send(error_reply(error).frame())
+            line.close()
+            await line.converse(conversation)
             return
         try:
-            await self._converse(websocket, session)
-        except WebSocketDisconnect:
-            pass
+            conversation.begin(session)
+            await line.converse(conversation)
         finally:
             if session_id is not None:
                 await session.detach()
             else:
                 await self._sessions.release(session)
 
-    async def _converse(self, websocket: WebSocket, session: Session) -> None:
-        while True:
-            frame = await receive_frame(websocket)
-            try:
-                request = _read(frame)
-                if isinstance(request, Close):
-                    await websocket.close()
-                    return
-                reply = await self._reply(request, session)
-            except EnvTorchError as error:
-                reply = error_reply(error)
-            await send_frame(websocket, reply.frame())
-
-    async def _reply(self, request: Request, session: Session) -> Reply:
-        if isinstance(request, Mcp):
-            return mcp_reply(await self._rpc.answer(bytes(request.data), own=session))
-        assert not isinstance(request, Close)
-        if self._mode is ServerMode.PRODUCTION:
-            raise NotAllowed(
-                f"{type(request).__name__.lower()} is simulation control, and this server runs in "
-                "production mode: use the environment's tools"
-            )
-        flow = session.host.reply(request, strict=False)
-        return await (session.step(flow) if isinstance(request, Step) else session.run(flow))
-
-
-def _read(frame: str | bytes) -> Request:
-    if isinstance(frame, bytes):
-        raise InvalidJSON("Invalid JSON: expected a text frame, got a binary one")
-    return decode(frame)
+    async def _find(self, session_id: str | None) -> Session:
+        if session_id is None:
+            return await self._sessions.open(held=True, wait_s=ARRIVAL_PATIENCE_S)
+        session = self._sessions.get(session_id)
+        session.attach()
+        return session

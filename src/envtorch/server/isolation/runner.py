@@ -49,6 +49,8 @@ class Keeping(Protocol):
 class ProcessRunner:
     """One environment, one process, one socket to it."""
 
+    immediate = None
+    start = None
     can_stop = True
 
     def __init__(self, keeping: Keeping, line: socket.socket, process: int) -> None:
