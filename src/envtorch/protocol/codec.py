@@ -8,6 +8,7 @@ bytes, as MessagePack it keeps its arrays as buffers.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from types import NoneType
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -37,16 +38,6 @@ class Encoded(msgspec.Struct, frozen=True):
     """The observation's metadata; None when there is none."""
     terminated: bool | None
     truncated: bool | None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is JSON, and says no more than observation, reward and done."""
-        return (
-            self.metadata is None
-            and self.terminated is None
-            and self.truncated is None
-            and self.format is JSON
-        )
 
 
 class Codec(Generic[ActT, ObsT, StateT]):
@@ -80,6 +71,26 @@ class Codec(Generic[ActT, ObsT, StateT]):
         except Exception as error:  # validators are foreign code
             raise invalid(error) from error
         return decoded
+
+    def write_plain(self, observation: object) -> bytes | None:
+        """The JSON of an observation that has a reward, a `done` and nothing unusual; None of any other.
+
+        Nearly all are plain, and this is the shortest way from them to the wire.
+        """
+        write = _writers.get(type(observation))
+        if write is None:
+            return None
+        try:
+            reward, done, metadata, terminated, truncated = _of_model(observation.__dict__)
+        except KeyError:  # made without validation
+            return None
+        if metadata or terminated is not None or truncated is not None or type(reward) not in _NUMBERS:
+            return None
+        try:
+            body = write(observation, exclude=_ENVELOPE, fallback=_fallback, warnings=False)
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            raise EnvironmentFailed(_complaint(observation, error)) from error
+        return _PLAIN % (body, _number(reward), _TRUE if done else _FALSE)
 
     def encode_observation(self, observation: object, format: Format = JSON) -> Encoded:
         """An observation as bytes. Raises `EnvironmentFailed`, naming the field it cannot encode."""
@@ -170,26 +181,23 @@ def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
 
 _ENVELOPE_FIELDS = {"reward": None, "done": False, "metadata": None, "terminated": None, "truncated": None}
 
-_models: set[type] = set()
-"""The subclasses of `Observation` met so far: asking pydantic's metaclass each time takes longer."""
+_of_model: Callable[[dict[str, Any]], Sequence[Any]] = itemgetter(*_ENVELOPE_FIELDS)
+_writers: dict[type, Callable[..., bytes]] = {}
+"""How the subclasses of `Observation` met so far are written as JSON."""
+
+_PLAIN = b'{"observation":%b,"reward":%b,"done":%b}'
+_TRUE, _FALSE = b"true", b"false"
+_NUMBERS = frozenset((float, int, bool, NoneType))
+_number = msgspec.json.encode
 
 
 def _envelope(observation: Any) -> Sequence[Any]:
     """What an observation says beside what was observed: reward, done, metadata, terminated, truncated."""
-    cls = type(observation)
-    if cls in _models:
-        try:
-            return _of_model(observation.__dict__)
-        except KeyError:  # made without validation
-            pass
-    elif issubclass(cls, Observation):
-        _models.add(cls)
-    elif cls is dict:
+    if isinstance(observation, dict):
         return [observation.get(name, default) for name, default in _ENVELOPE_FIELDS.items()]
+    if isinstance(observation, Observation):
+        _writers.setdefault(type(observation), type(observation).__pydantic_serializer__.to_json)
     return [getattr(observation, name, default) for name, default in _ENVELOPE_FIELDS.items()]
-
-
-_of_model: Callable[[dict[str, Any]], Sequence[Any]] = itemgetter(*_ENVELOPE_FIELDS)
 
 
 def _flag(value: object) -> bool | None:

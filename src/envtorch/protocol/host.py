@@ -117,7 +117,7 @@ class EnvironmentHost:
         if type(observation) is CoroutineType:
             observation.close()
             return None
-        return observation_reply(self._codec.encode_observation(observation, format))
+        return self._observed(observation, format)
 
     async def step_awaited(self, action: bytes, format: Format = JSON) -> Reply:
         """The reply to `step`, of an environment that is awaited."""
@@ -128,6 +128,12 @@ class EnvironmentHost:
             raise
         except (Exception, SystemExit) as error:
             raise blamed("step", error) from error
+        return self._observed(observation, format)
+
+    def _observed(self, observation: object, format: Format) -> Reply:
+        plain = self._codec.write_plain(observation) if format is JSON else None
+        if plain is not None:
+            return Reply("observation", plain)
         return observation_reply(self._codec.encode_observation(observation, format))
 
     def reply(

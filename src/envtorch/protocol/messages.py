@@ -62,6 +62,7 @@ class Mcp(_Message, tag="mcp", frozen=True):
 
 Request = Reset | Step | State | Close | Mcp
 
+_WITH_DATA = (Step, Mcp)
 _decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 
 
@@ -71,7 +72,7 @@ def decode(frame: str | bytes) -> Request:
         request = _decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _explain(frame, error) from None
-    if isinstance(request, Step | Mcp) and not bytes(request.data).startswith(b"{"):
+    if isinstance(request, _WITH_DATA) and bytes(request.data)[:1] != b"{":
         raise _explain(frame, None)
     return request
 

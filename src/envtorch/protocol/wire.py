@@ -37,21 +37,15 @@ class Reply(msgspec.Struct, frozen=True):
     format: Format = JSON
 
     def frame(self) -> bytes:
-        return b'{"type":"%b","data":%b}' % (self.type.encode(), self.data)
+        return b'{"type":"%b","data":%b}' % (_NAMES.get(self.type) or self.type.encode(), self.data)
+
+
+_NAMES = {name: name.encode() for name in ("observation", "state", "error", "mcp")}
 
 
 def observation_reply(encoded: Encoded) -> Reply:
     """The reply to `reset` and `step`."""
-    if encoded.is_plain:
-        reward = b"null" if encoded.reward is None else _number(encoded.reward)
-        return Reply("observation", _PLAIN % (encoded.observation, reward, _DONE[encoded.done]))
     return Reply("observation", _observation_data(encoded, encoded.reward), encoded.format)
-
-
-_PLAIN = b'{"observation":%b,"reward":%b,"done":%b}'
-"""What nearly every observation is sent as: the same bytes as `_observation_data` gives, sooner."""
-_DONE = (b"false", b"true")
-_number = msgspec.json.encode
 
 
 def http_observation(encoded: Encoded) -> bytes:

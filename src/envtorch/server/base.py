@@ -52,8 +52,15 @@ class BaseConversation:
     def _answer(self, session: Session, frame: bytes) -> None:
         try:
             request = decode(frame)
-            if type(request) is Step and self._may_step and self._step(session, bytes(request.data)):
-                return
+            if type(request) is Step and self._may_step:
+                action = bytes(request.data)
+                reply = session.step_at_once(action)
+                if reply is not None:
+                    self._line.send(reply.frame())
+                    return
+                if session.start_step(action, JSON, self._replied) is not None:
+                    self._is_busy = True
+                    return
         except EnvTorchError as error:
             self._line.send(error_reply(error).frame())
             return
@@ -65,15 +72,6 @@ class BaseConversation:
         work = self._reply(session, request)
         task = asyncio.get_running_loop().create_task(work, context=self._context)
         task.add_done_callback(lambda task: self._replied(task.result(), None))
-
-    def _step(self, session: Session, action: bytes) -> bool:
-        """Take a step the short way; False when it has to go the long one."""
-        reply = session.step_at_once(action)
-        if reply is not None:
-            self._line.send(reply.frame())
-            return True
-        self._is_busy = session.start_step(action, JSON, self._replied) is not None
-        return self._is_busy
 
     async def _reply(self, session: Session, request: Request) -> Reply:
         try:

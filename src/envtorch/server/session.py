@@ -143,9 +143,11 @@ class Session:
 
         None when there is something to wait for: then nothing was done.
         """
-        upkeep = self._upkeep
         host = self._immediate
-        if host is None or not upkeep.is_plain or self._turn.is_taken or self._gone is not None:
+        if host is None:
+            return None
+        upkeep = self._upkeep
+        if not upkeep.is_plain or self._turn.is_taken or self._gone is not None:
             return None
         began = self._active_at = upkeep.meter.clock()
         try:
