@@ -7,12 +7,14 @@ import asyncio
 import logging
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
@@ -110,6 +112,7 @@ class ThreadRunner:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
+        self._mailbox = Mailbox.of(self._loop)
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -158,7 +161,7 @@ class ThreadRunner:
                 reply = drive(host.reply(request, strict=False, format=format), _settle_here)
         except BaseException as error:  # it belongs to whoever waits for the outcome
             failed = as_ours(error)
-        _post(self._loop, pending.settle, reply, failed)
+        self._mailbox.post(pending, reply, failed)
 
     def occupy(self, function: Callable[[], None]) -> None:
         """Give the thread to `function` for as long as that takes."""
@@ -215,6 +218,37 @@ class _Pending:
         is_open = self._done is not None
         self.settle(None, Cancelled("the request was taken back"))
         return is_open
+
+
+class Mailbox:
+    """What threads have to tell a loop: it is woken once for all that came in the meantime."""
+
+    _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox]" = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> "Mailbox":
+        return cls._of_loop.setdefault(loop, cls(ref(loop)))
+
+    def __init__(self, loop: "ref[asyncio.AbstractEventLoop]") -> None:
+        self._loop = loop
+        self._letters: deque[tuple[_Pending, Reply | None, EnvTorchError | None]] = deque()
+        self._is_announced = False
+
+    def post(self, pending: _Pending, reply: Reply | None, error: EnvTorchError | None) -> None:
+        """Leave an outcome for the loop. Called from any thread."""
+        self._letters.append((pending, reply, error))
+        if not self._is_announced:
+            self._is_announced = True
+            loop = self._loop()
+            if loop is not None:
+                _post(loop, self._open)
+
+    def _open(self) -> None:
+        # Cleared before looking: what comes after the last look is announced again.
+        self._is_announced = False
+        while self._letters:
+            pending, reply, error = self._letters.popleft()
+            pending.settle(reply, error)
 
 
 def _start_on_loop(host: EnvironmentHost, action: bytes, format: Format, done: Done) -> Cancel:

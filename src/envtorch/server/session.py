@@ -385,6 +385,8 @@ class Session:
 
     def _watch_lease(self) -> None:
         """The lease runs while nothing else happens."""
+        if self.unheld_s is None and self._expiry is None:
+            return
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

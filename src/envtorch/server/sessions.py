@@ -71,7 +71,7 @@ class Sessions:
         self._anonymous: Session | None = None
         self._running = 0
         self._quiet = asyncio.Event()
-        self._quiet.set()
+        """Set when the server stops and the last call has ended."""
         self._nursery = nursery
         if self._known_class is not None and nursery is None:
             factory.require_concurrency(self._known_class, config.max_concurrent_envs)
@@ -288,7 +288,8 @@ class Sessions:
     def busy(self, change: int) -> None:
         """That many more calls run."""
         self._running += change
-        (self._quiet.set if self._running == 0 else self._quiet.clear)()
+        if self.draining and self._running == 0:
+            self._quiet.set()
 
     async def drain(self, deadline_s: float) -> bool:
         """Take nothing new, tell whoever listens, and wait for the calls that run.
@@ -300,7 +301,8 @@ class Sessions:
             listener()
         try:
             async with asyncio.timeout(deadline_s):
-                await self._quiet.wait()
+                if self._running:
+                    await self._quiet.wait()
         except TimeoutError:
             logger.warning("%d calls still run at the drain deadline", self._running)
             return False
