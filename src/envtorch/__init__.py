@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envtorch.client import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient
+    from envtorch.client import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient, VectorEnv
     from envtorch.env import Environment, EnvSpec, Rubric, TaskProvider, ToolProvider, Transform
     from envtorch.errors import EnvTorchError
     from envtorch.pool import AsyncEnvPool, EnvPool
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "envtorch.client": ("AsyncEnvClient", "EnvClient", "GenericEnvClient", "HTTPEnvClient"),
+    "envtorch.client": ("AsyncEnvClient", "EnvClient", "GenericEnvClient", "HTTPEnvClient", "VectorEnv"),
     "envtorch.env": ("EnvSpec", "Environment", "Rubric", "TaskProvider", "ToolProvider", "Transform"),
     "envtorch.errors": ("EnvTorchError",),
     "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
@@ -71,6 +71,7 @@ __all__ = [
     "Tool",
     "ToolProvider",
     "Transform",
+    "VectorEnv",
     "__version__",
     "create_app",
     "create_fastapi_app",

@@ -1,5 +1,6 @@
 """Between a client's values and what travels: the part that blocking and async clients share."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic
 
 from pydantic import BaseModel
@@ -52,6 +53,21 @@ class Hooks(Generic[ActT, ObsT, StateT]):
         if type(self)._step_payload is Hooks._step_payload:
             return self._codec_of_class().encode_action(action, format)  # straight to bytes
         return encode_value(self._step_payload(action), format, blame=InvalidAction)
+
+    def encode_actions(self, actions: Sequence[ActT]) -> bytes | None:
+        """Actions as a JSON list; None when they have to be encoded one by one."""
+        codec = self._codec_of_class()
+        if type(self)._step_payload is not Hooks._step_payload or not codec.encodes_lists:
+            return None
+        return codec.encode_actions(actions)
+
+    def parse_observations(
+        self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT] | None:
+        """The observations in a JSON list; None when they have to be parsed one by one."""
+        if type(self)._parse_result is not Hooks._parse_result:
+            return None
+        return self._codec_of_class().decode_observations(payload, rewards, dones)
 
     def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
         return self._parse_result(payload)

@@ -10,6 +10,7 @@ from envtorch.client.launch import Launch, Starter, plan, plan_hub
 from envtorch.client.links import Link, LocalLink, make_host
 from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.client.resuming import open_link
+from envtorch.client.vector import Autoreset, VectorEnv
 from envtorch.env import EnvironmentSource
 from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step, require_count
 from envtorch.protocol.flow import drive
@@ -54,6 +55,13 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         client = cls("local://")
         client._link = LocalLink(make_host(environment, cls.environment, cls._codec_of_class()))
         return client
+
+    @classmethod
+    def vector(
+        cls, base_url: str, count: int, *, autoreset: Autoreset = "disabled", **options: Unpack[GivenOptions]
+    ) -> VectorEnv[ActT, ObsT, StateT]:
+        """That many sessions, stepped together over one socket; see `VectorEnv`."""
+        return VectorEnv(cls(base_url, **options), base_url, count, autoreset=autoreset, **options)
 
     @classmethod
     def from_docker_image(cls, image: str, provider: Starter | str | None = None, **options: Any) -> Self:

@@ -23,7 +23,16 @@ from envtorch.protocol.messages import invalid
 from envtorch.tools import CallToolAction, ListToolsAction
 from envtorch.types import Action, ActT, Observation, ObsT, Scalar, StateT, StepResult
 
-__all__ = ["Codec", "Encoded", "encode_value"]
+__all__ = [
+    "ENVELOPE",
+    "Codec",
+    "Encoded",
+    "encode_observation_alone",
+    "encode_value",
+    "envelope_of",
+    "fallback",
+    "number_of",
+]
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -47,6 +56,8 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self.spec = spec
         self._action = adapter_of(spec.action)
         self._read_action: Callable[[bytes], ActT] = json_reader(self._action)
+        self._actions: TypeAdapter[list[ActT]] = TypeAdapter(list[spec.action])  # type: ignore[name-defined]
+        self._observations: TypeAdapter[list[ObsT]] = TypeAdapter(list[spec.observation])  # type: ignore[name-defined]
         self._observation: TypeAdapter[ObsT] = TypeAdapter(spec.observation)
         self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
         self.takes_tool_actions = spec.action in (CallToolAction, ListToolsAction)
@@ -87,21 +98,39 @@ class Codec(Generic[ActT, ObsT, StateT]):
         if metadata or terminated is not None or truncated is not None or type(reward) not in _NUMBERS:
             return None
         try:
-            body = write(observation, exclude=_ENVELOPE, fallback=_fallback, warnings=False)
+            body = write(observation, exclude=ENVELOPE, fallback=fallback, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise EnvironmentFailed(_complaint(observation, error)) from error
         return _PLAIN % (body, _number(reward), _TRUE if done else _FALSE)
 
+    def decode_actions(self, payload: bytes, format: Format = JSON) -> list[ActT] | None:
+        """A list of actions, read at once; None when that cannot be done, and they are read one by one."""
+        if self._tool_actions:
+            return None
+        try:
+            if format is JSON:
+                return self._actions.validate_json(payload)
+            return self._actions.validate_python(format.read(payload))
+        except Exception:  # which one is wrong, and how, is found out one by one
+            return None
+
+    def encode_actions(self, actions: Sequence[ActT]) -> bytes:
+        """Actions as a JSON list."""
+        try:
+            return self._actions.serializer.to_json(actions, fallback=fallback, warnings=False)
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            raise InvalidAction(f"an action cannot be encoded: {error}") from error
+
     def encode_observation(self, observation: object, format: Format = JSON) -> Encoded:
         """An observation as bytes. Raises `EnvironmentFailed`, naming the field it cannot encode."""
-        reward, done, metadata, terminated, truncated = _envelope(observation)
+        reward, done, metadata, terminated, truncated = envelope_of(observation)
         if terminated is not None or truncated is not None:
             terminated, truncated = _flag(terminated), _flag(truncated)
             done = done or terminated or truncated
         return Encoded(
             format,
-            _encode(observation, format, exclude=_ENVELOPE),
-            reward if reward is None or type(reward) is float else _plain(reward),
+            _encode(observation, format, exclude=ENVELOPE),
+            reward if reward is None or type(reward) is float else number_of(reward),
             bool(done),
             _encode(metadata, format) if metadata else None,
             terminated,
@@ -139,6 +168,27 @@ class Codec(Generic[ActT, ObsT, StateT]):
             truncated=payload.get("truncated"),
         )
 
+    def decode_observations(
+        self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT] | None:
+        """The observations in a JSON list, with their rewards; None when they are read one by one."""
+        if self._lifted and self._lifted != ["reward", "done"]:
+            return None
+        try:
+            observations = self._observations.validate_json(payload)
+        except ValidationError as error:
+            raise ProtocolError(f"the server's observations do not fit: {error}") from error
+        if self._lifted:
+            for observation, reward, done in zip(observations, rewards, dones, strict=True):
+                own = observation.__dict__
+                own["reward"], own["done"] = reward, done
+        return observations
+
+    @property
+    def encodes_lists(self) -> bool:
+        """Whether actions are of a class that can be written many at once."""
+        return isinstance(self.spec.action, type) and issubclass(self.spec.action, BaseModel)
+
     def decode_state(self, payload: Mapping[str, Any]) -> StateT:
         """The state in the `data` of a state message."""
         return _fit(self._state, payload, "state")
@@ -146,7 +196,8 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
 T = TypeVar("T")
 
-_ENVELOPE = {"reward", "done"}
+ENVELOPE = {"reward", "done"}
+"""What travels beside an observation, and not in it."""
 
 _TOOL_ACTIONS: dict[str, Adapter] = {
     "list_tools": TypeAdapter(ListToolsAction),
@@ -172,6 +223,11 @@ def encode_value(
     return _encode(value, format, blame=blame)
 
 
+def encode_observation_alone(observation: object, format: Format) -> bytes:
+    """An observation, without what travels beside it."""
+    return _encode(observation, format, exclude=ENVELOPE)
+
+
 def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
     try:
         return adapter.validate_python(payload)
@@ -191,7 +247,7 @@ _NUMBERS = frozenset((float, int, bool, NoneType))
 _number = msgspec.json.encode
 
 
-def _envelope(observation: Any) -> Sequence[Any]:
+def envelope_of(observation: Any) -> Sequence[Any]:
     """What an observation says beside what was observed: reward, done, metadata, terminated, truncated."""
     if isinstance(observation, dict):
         return [observation.get(name, default) for name, default in _ENVELOPE_FIELDS.items()]
@@ -205,7 +261,7 @@ def _flag(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _plain(reward: Any) -> Scalar | None:
+def number_of(reward: Any) -> Scalar | None:
     """A reward as Python's own number; numpy and torch scalars know how to become one."""
     if reward is None or isinstance(reward, bool | int | float):
         return reward
@@ -247,15 +303,15 @@ def _encode(
                 plain = {key: item for key, item in plain.items() if key not in exclude}
             return format.write(plain)
         if serializer is not None:
-            return serializer.to_json(value, exclude=exclude, fallback=_fallback, warnings=False)
+            return serializer.to_json(value, exclude=exclude, fallback=fallback, warnings=False)
         if exclude and isinstance(value, dict):
             value = {key: item for key, item in value.items() if key not in exclude}
-        return to_json(value, fallback=_fallback)
+        return to_json(value, fallback=fallback)
     except (PydanticSerializationError, Unencodable, ValueError, RecursionError) as error:
         raise blame(_complaint(value, error)) from error
 
 
-def _fallback(value: Any) -> Any:
+def fallback(value: Any) -> Any:
     """Arrays, tensors and their scalars, of any library, all have `tolist`."""
     tolist = getattr(value, "tolist", None)
     if tolist is None:
@@ -278,7 +334,7 @@ def _path_to_fault(value: object, depth: int) -> list[str]:
         parts = list(getattr(value, "__dict__", {}).items())
     for name, part in parts if depth < 20 else []:
         try:
-            to_json(part, fallback=_fallback)
+            to_json(part, fallback=fallback)
         except (PydanticSerializationError, ValueError, RecursionError):
             return [name, *_path_to_fault(part, depth + 1)]
     return []

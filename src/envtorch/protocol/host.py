@@ -107,17 +107,24 @@ class EnvironmentHost:
 
     def step_at_once(self, action: bytes, format: Format = JSON) -> Reply | None:
         """The reply to `step`, of an environment that does not wait; None, and no step, of one that does."""
-        decoded = self._codec.decode_action(action, format)
-        try:
-            observation = self._binding.step.call(decoded)
-        except EnvTorchError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise blamed("step", error) from error
+        observation = self.observe(self._codec.decode_action(action, format))
         if type(observation) is CoroutineType:
             observation.close()
             return None
         return self._observed(observation, format)
+
+    def read_actions(self, actions: bytes, format: Format) -> list[Any] | None:
+        """A list of actions, read at once; None when they have to be read one by one."""
+        return self._codec.decode_actions(actions, format)
+
+    def observe(self, action: Any) -> Any:
+        """What the environment itself answers to an action that was decoded already."""
+        try:
+            return self._binding.step.call(action)
+        except EnvTorchError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise blamed("step", error) from error
 
     async def step_awaited(self, action: bytes, format: Format = JSON) -> Reply:
         """The reply to `step`, of an environment that is awaited."""

@@ -45,6 +45,17 @@ class Ledger(Generic[T]):
                 return
             del self._outcomes[oldest]
 
+    def renew(self, id: int, outcome: T, acknowledged: int | None) -> None:
+        """`acknowledge` and `take` in one, for callers who do it for many ledgers at once."""
+        if acknowledged is not None and acknowledged >= self.newest:
+            self._outcomes.clear()  # all arrived, so none is pending
+            self._outcomes[id] = outcome
+            self.newest = id
+            return
+        if acknowledged is not None:
+            self.acknowledge(acknowledged)
+        self.take(id, outcome)
+
     def acknowledge(self, through: int) -> None:
         """The caller has every reply up to this number: they need not be kept."""
         for id in [id for id in self._outcomes if isinstance(id, int) and id <= through]:

@@ -5,12 +5,22 @@ their replies wait in the session's ledger for whoever takes it up again.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from envtorch.errors import Cancelled, EnvTorchError, NotAllowed, ProtocolError, SessionLost
+import msgspec
+
+from envtorch.errors import (
+    Cancelled,
+    EnvTorchError,
+    InvalidAction,
+    NotAllowed,
+    ProtocolError,
+    SessionLost,
+)
+from envtorch.protocol.batch import Steps
 from envtorch.protocol.extended import (
     Attach,
     Cancel,
@@ -20,20 +30,22 @@ from envtorch.protocol.extended import (
     control_data,
     error_reply,
     read_frame,
+    read_list,
     simulation_request,
     write_frame,
 )
 from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Reply, mcp_reply
+from envtorch.server.batches import Batch
 from envtorch.server.lines import Line
 from envtorch.server.mcp import RpcDoor
-from envtorch.server.session import Session
+from envtorch.server.session import Outcome, Session
 from envtorch.server.sessions import Sessions
 from envtorch.settings import ServerMode
 
 __all__ = ["ExtendedConversation"]
 
-SUPPORTS = ("cancel", "batch", "channels")
+SUPPORTS = ("cancel", "batch", "channels", "steps")
 TAKEN_OVER = 4000
 """The close code for a socket whose last session another socket has taken up."""
 
@@ -101,6 +113,9 @@ class ExtendedConversation:
         if control is not None:
             self._spawn(self._control(message, control))
             return
+        if message.type == "steps":
+            self._steps(message, message.id)
+            return
         session = self._session(message)
         if message.type == "close":
             # Now, not when its task gets to run: by then the socket may be gone, and the session detached.
@@ -112,8 +127,7 @@ class ExtendedConversation:
         if message.type == "step" and message.timeout_s is None and self._step(session, message):
             return
         call = self._calls.get(message.type, self._simulate)
-        task = session.once(message.id, partial(call, session, message), self._context)
-        task.add_done_callback(partial(self._answered, message))
+        self._await(message, session.once(message.id, partial(call, session, message), self._context))
 
     def _step(self, session: Session, message: Message) -> bool:
         """Take a step the short way; False when it has to go the long one."""
@@ -124,11 +138,59 @@ class ExtendedConversation:
         outcome = session.step_once(message.id, action, self._format) if action else None
         if outcome is None:
             return False
+        self._await(message, outcome)
+        return True
+
+    def _await(self, message: Message, outcome: "asyncio.Future[Reply]") -> None:
+        """Answer with an outcome, now or when it is there."""
         if outcome.done():
             self._answered(message, outcome)
         else:
             outcome.add_done_callback(partial(self._answered, message))
-        return True
+
+    def _steps(self, message: Message, id: int) -> None:
+        """Take the steps of many sessions together; one by one, those that cannot be."""
+        asked = control_data(message, Steps, self._format)
+        postponed = self._batch(message, id, asked)
+        if not postponed:
+            return
+        actions = read_list(bytes(asked.actions), self._format)
+        if len(actions) != len(asked.ch):
+            raise InvalidAction(f"{len(asked.ch)} channels, but {len(actions)} actions")
+        for place in postponed:
+            one = Message("step", id, asked.ch[place], actions[place], message.timeout_s, message.ack)
+            try:
+                self._dispatch(one)
+            except EnvTorchError as error:
+                self._answer(one, error_reply(error, self._format))
+
+    def _batch(self, message: Message, id: int, asked: Steps) -> Sequence[int]:
+        """Answer a batch at once; the places in it of those that are left."""
+        everybody = range(len(asked.ch))
+        channels, host = self._channels, None
+        sessions = [channels[channel] for channel in asked.ch if channel in channels]
+        for session in sessions:
+            host = session.may_join(id)
+            if host is None:
+                return everybody
+        if host is None or not self._may_batch or message.timeout_s is not None:
+            return everybody
+        actions = host.read_actions(bytes(asked.actions), self._format)
+        if actions is None or not len(actions) == len(sessions) == len(set(asked.ch)):
+            return everybody
+        batch = Batch(sessions, asked.ch, id, self._format)
+        columns = batch.run(actions, message.ack)
+        if columns is not None:
+            self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(columns)))
+        for channel in batch.apart:
+            outcome = self._channels[channel].ledger.find(id)
+            assert outcome is not None
+            self._answered(Message("step", id=id, ch=channel), outcome)
+        return batch.postponed
+
+    @property
+    def _may_batch(self) -> bool:
+        return self._mode is ServerMode.SIMULATION and self._sessions.is_plain
 
     async def _simulate(self, session: Session, message: Message) -> Reply:
         request = simulation_request(message, self._format)
@@ -211,7 +273,7 @@ class ExtendedConversation:
 
     # Out.
 
-    def _answered(self, message: Message, task: "asyncio.Future[Reply]") -> None:
+    def _answered(self, message: Message, task: Outcome) -> None:
         error = Cancelled("the request was taken back") if task.cancelled() else task.exception()
         if error is None:
             self._answer(message, task.result())

@@ -44,6 +44,13 @@ class Meter:
         self._seconds += seconds
         self._buckets[bisect_left(BUCKETS, seconds)] += 1
 
+    def stepped_together(self, began: float, count: int) -> None:
+        """`stepped`, for a batch: each of its steps counts as long as they took on average."""
+        if count:
+            seconds = self.clock() - began
+            self._seconds += seconds
+            self._buckets[bisect_left(BUCKETS, seconds / count)] += count
+
     @contextmanager
     def call(self, kind: str) -> Iterator[None]:
         """`answered`, around a call."""

@@ -19,7 +19,7 @@ from envtorch.errors import (
     TimedOut,
 )
 from envtorch.protocol.formats import JSON, Format
-from envtorch.protocol.host import Host
+from envtorch.protocol.host import EnvironmentHost, Host
 from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.protocol.wire import Reply
@@ -29,7 +29,7 @@ from envtorch.server.tracing import Span
 from envtorch.server.turn import Turn
 from envtorch.types import SessionInfo
 
-__all__ = ["Holder", "Session"]
+__all__ = ["Holder", "Outcome", "Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,16 @@ REQUEST_ID: ContextVar[int | str | None] = ContextVar("request_id", default=None
 T = TypeVar("T")
 V = TypeVar("V")
 Work = Generator[Any, Any, T]
+
+
+class Outcome(Protocol):
+    """What a request came to, or will: a future, or something that is over and knows its reply."""
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def cancel(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def result(self) -> Any: ...
 
 
 class Holder(Protocol):
@@ -89,7 +99,7 @@ class Session:
         self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
-        self.ledger: Ledger[asyncio.Future[Any]] = Ledger(_is_pending)
+        self.ledger: Ledger[Outcome] = Ledger(_is_pending)
         self._immediate = runner.immediate
         self._start = runner.start
         self._started: tuple[int, Cancel] | None = None
@@ -177,6 +187,35 @@ class Session:
         upkeep.busy(+1)
         self._enter(Event.CALLED)
         return self._start(action, format, partial(self._stepped, done, upkeep.meter.clock()))
+
+    # Steps taken together with those of other sessions.
+
+    def may_join(self, id: int) -> EnvironmentHost | None:
+        """The environment's host, where request `id` is new and can be answered at once; else None."""
+        host = self._immediate
+        if host is None or self._turn.is_taken or self._gone is not None or id <= self.ledger.newest:
+            return None
+        return host
+
+    def observe(self, action: Any) -> Any:
+        """What the environment answers to an action, as it is."""
+        assert self._immediate is not None
+        try:
+            observation = self._immediate.observe(action)
+        except EnvTorchError as error:
+            self._count(self.meter.clock(), error)
+            raise
+        self.steps += 1
+        return observation
+
+    def wants_awaiting(self) -> None:
+        """The environment's step turned out to be a coroutine."""
+        self._immediate = None
+        self.steps -= 1
+
+    @property
+    def meter(self) -> Meter:
+        return self._upkeep.meter
 
     def _stepped(self, done: Done, began: float, reply: Reply | None, error: EnvTorchError | None) -> None:
         """What `start_step` began has ended."""
@@ -321,7 +360,7 @@ class Session:
         before = self.ledger.find(id)
         if before is not None:
             self._upkeep.meter.repeated += 1
-            return before
+            return _as_future(before)
         task = asyncio.get_running_loop().create_task(self._answer(id, start), context=context)
         task.add_done_callback(_look_at)
         self.ledger.take(id, task)
@@ -436,7 +475,15 @@ def _settle(outcome: "asyncio.Future[Reply]", reply: Reply | None, error: EnvTor
         outcome.exception()  # it may never be asked for again
 
 
-def _is_pending(outcome: "asyncio.Future[Any]") -> bool:
+def _as_future(outcome: Outcome) -> "asyncio.Future[Any]":
+    if isinstance(outcome, asyncio.Future):
+        return outcome
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_result(outcome.result())
+    return future
+
+
+def _is_pending(outcome: Outcome) -> bool:
     return not outcome.done()
 
 

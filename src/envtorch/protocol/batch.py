@@ -1,0 +1,159 @@
+"""Many steps in one message: `steps` on the extended wire, and the columns it is answered with.
+
+A `steps` request names the channels it is for and has one action for each. What many sessions answer
+together travels as columns: all observations, all rewards, all `done`s. One validation reads all actions and
+one serialisation writes all observations, which is most of what a step costs.
+
+In MessagePack the fields of the observations are columns themselves, and arrays of one shape become one
+array with one more dimension, which the client gets as a view of the frame it came in.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError, SchemaSerializer
+
+from envtorch.errors import EnvironmentFailed
+from envtorch.protocol.codec import ENVELOPE, encode_observation_alone, envelope_of, fallback, number_of
+from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.wire import Reply
+from envtorch.types import Observation
+
+__all__ = ["Columns", "Steps", "column_of", "pick", "write_columns"]
+
+
+class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The data of a `steps` request."""
+
+    ch: list[int]
+    """The channels that take a step."""
+    actions: msgspec.Raw
+    """A list: the action of each."""
+
+
+class Columns(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The data of an `observations` reply: what the sessions of these channels answered."""
+
+    ch: list[int]
+    reward: list[Any]
+    done: list[bool]
+    observation: msgspec.Raw = msgspec.Raw(b"")
+    """A list of observations."""
+    fields: msgspec.Raw = msgspec.Raw(b"")
+    """Or, in MessagePack, a column for each of their fields."""
+    metadata: list[Any] | None = None
+    terminated: list[bool] | None = None
+    truncated: list[bool] | None = None
+
+
+def write_columns(observations: Sequence[object], channels: list[int], format: Format) -> bytes:
+    """What sessions answered, as the data of one reply.
+
+    Raises `EnvironmentFailed` when one of them cannot be encoded; which one, only one by one will tell.
+    """
+    envelopes = [envelope_of(observation) for observation in observations]
+    reward, done, metadata, terminated, truncated = (list(column) for column in zip(*envelopes, strict=True))
+    said_how = any(flag is not None for flag in terminated) or any(flag is not None for flag in truncated)
+    columns = {
+        "ch": channels,
+        "reward": [number_of(one) for one in reward],
+        "done": [bool(d or t or c) for d, t, c in zip(done, terminated, truncated, strict=True)],
+    }
+    if any(metadata):
+        columns["metadata"] = metadata
+    if said_how:
+        columns["terminated"] = [bool(flag) for flag in terminated]
+        columns["truncated"] = [bool(flag) for flag in truncated]
+    fields = _fields(observations) if format is not JSON else None
+    try:
+        if fields is not None:
+            return format.write(columns | {"fields": fields})
+        return format.write(columns | {"observation": msgspec.Raw(_rows(observations, format))})
+    except TypeError as error:
+        raise EnvironmentFailed(f"an observation cannot be encoded: {error}") from error
+
+
+def _rows(observations: Sequence[object], format: Format) -> bytes:
+    kind = type(observations[0])
+    if format is JSON and issubclass(kind, Observation) and all(type(one) is kind for one in observations):
+        try:
+            return _list_writer(kind).to_json(
+                observations, exclude={"__all__": ENVELOPE}, fallback=fallback, warnings=False
+            )
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            raise EnvironmentFailed(f"an observation cannot be encoded: {error}") from error
+    encoded = [encode_observation_alone(one, format) for one in observations]
+    if format is JSON:
+        return b"[%b]" % b",".join(encoded)
+    return format.write([msgspec.Raw(one) for one in encoded])
+
+
+_list_writers: dict[type, SchemaSerializer] = {}
+
+
+def _list_writer(kind: type) -> SchemaSerializer:
+    found = _list_writers.get(kind)
+    if found is None:
+        found = _list_writers[kind] = TypeAdapter(list[kind]).serializer  # type: ignore[valid-type]
+    return found
+
+
+def _fields(observations: Sequence[Any]) -> dict[str, Any] | None:
+    """A column for each field; None where a class has its own way to be serialised."""
+    kind = type(observations[0])
+    names = _plain_fields(kind)
+    if names is None or any(type(one) is not kind for one in observations):
+        return None
+    return {name: column_of([getattr(one, name) for one in observations]) for name in names}
+
+
+_plain: dict[type, tuple[str, ...] | None] = {}
+
+
+def _plain_fields(kind: type) -> tuple[str, ...] | None:
+    if kind not in _plain:
+        _plain[kind] = _find_plain_fields(kind)
+    return _plain[kind]
+
+
+def _find_plain_fields(kind: type) -> tuple[str, ...] | None:
+    if issubclass(kind, BaseModel):
+        own = kind.__pydantic_decorators__
+        if own.model_serializers or own.field_serializers or own.computed_fields:
+            return None
+        shown = [name for name, field in kind.model_fields.items() if not field.exclude]
+    elif dataclasses.is_dataclass(kind):
+        shown = [field.name for field in dataclasses.fields(kind)]
+    else:
+        return None
+    return tuple(name for name in shown if name not in ENVELOPE)
+
+
+def column_of(values: list[Any]) -> Any:
+    """The values as one array with one more dimension, where they are arrays of one shape; else a list."""
+    first = values[0]
+    if not (hasattr(first, "__array_interface__") and getattr(first, "ndim", 0) > 0):
+        return values
+    like = (first.shape, first.dtype)
+    if any((getattr(value, "shape", None), getattr(value, "dtype", None)) != like for value in values):
+        return values
+    import numpy
+
+    return numpy.stack(values)
+
+
+def pick(columns: bytes, index: int, format: Format) -> Reply:
+    """One session's share of an `observations` reply, as the reply to its own step."""
+    read: dict[str, Any] = format.read(columns)
+    if "fields" in read:
+        observation: Any = {name: column[index] for name, column in read["fields"].items()}
+    else:
+        observation = read["observation"][index]
+    told = ("reward", "done", "metadata", "terminated", "truncated")
+    data = {"observation": observation} | {name: read[name][index] for name in told if name in read}
+    if not data.get("metadata", True):
+        del data["metadata"]
+    return Reply("observation", format.write(data), format)
