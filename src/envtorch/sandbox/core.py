@@ -19,6 +19,7 @@ from . import protocol
 from .cgroups import Group
 from .policy import Policy
 from .report import Report, judge
+from .spares import Shelf
 from .zygotes import Zygote, estate
 
 __all__ = ["INTERPRETER", "Core"]
@@ -49,6 +50,10 @@ class Core:
     layers: dict[str, str] = field(default_factory=dict)
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
     doors: list[int] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    """What forks of ours are made from: descriptors of our files and of two of our namespaces."""
+    slots: "Shelf[Core]" = field(default_factory=Shelf)
+    """Walls for the next fork."""
     exits: dict[str, protocol.Control] = field(default_factory=dict)
     """How each job that ended did so, as the init saw it."""
     interrupted: bool = False
@@ -214,9 +219,9 @@ class Core:
         self.closed = True
         for channel in (self.control, self.far_control, self.data, self.far_data):
             channel.close()
-        for descriptor in [*self.doors, *([self.watch] if self.watch is not None else [])]:
+        for descriptor in [*self.doors, *self.seeds, *self.watched()]:
             os.close(descriptor)
-        self.doors, self.watch = [], None
+        self.doors, self.seeds, self.watch = [], [], None
         if self.group is not None:
             self.group.remove()
         if self.home is not None:

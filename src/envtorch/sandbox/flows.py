@@ -10,16 +10,19 @@ from envtorch.errors import EnvironmentFailed, OutOfResources
 
 from . import protocol
 from .core import Core
-from .driver import Block, Flow, Wait
+from .driver import Block, Flow, Wait, drive
 from .policy import Policy
-from .zygotes import zygote_for
+from .spares import Shelf
+from .zygotes import estate, zygote_for
 
-__all__ = ["await_event", "await_ready", "close", "open_sandbox", "order", "place_in_zygote"]
+__all__ = ["await_event", "await_filled", "await_ready", "close", "open_sandbox", "order", "place_in_zygote"]
 
 _OPEN_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 2.0
 _ATTEMPTS = 5
 _ORDER_TIMEOUT_S = 10.0
+_WORTH_A_SPARE = 2
+"""The second sandbox of a policy is a sign that there will be a third."""
 _OUT_OF = {12: "memory", 28: "disk", 11: "processes", 24: "descriptors", 122: "disk"}
 
 
@@ -29,6 +32,39 @@ class ZygoteLost(Exception):
 
 def open_sandbox(policy: Policy, *, home: int | None = None) -> Flow[Core]:
     """A sandbox with a fresh interpreter; its files are a copy of those below `home`, if given."""
+    if home is not None:
+        return (yield from _build(policy, home))
+    shelf = _shelf(policy)
+    core = yield from shelf.take()
+    if core is not None and core.is_gone():  # killed while it waited
+        yield from close(core)
+        core = None
+    if core is None:
+        core = yield from _build(policy, None)
+    shelf.order(estate().builder, lambda: drive(_build(policy, None)), least=_WORTH_A_SPARE)
+    return core
+
+
+_shelves: "dict[tuple[int, Policy], Shelf[Core]]" = {}
+
+
+def _shelf(policy: Policy) -> "Shelf[Core]":
+    """Where a spare sandbox of this policy waits."""
+    key = os.getpid(), policy
+    if key not in _shelves:
+        shelf = _shelves.setdefault(key, Shelf())
+        estate().endings.append(lambda: drive(_clear(key, shelf)))
+    return _shelves[key]
+
+
+def _clear(key: tuple[int, Policy], shelf: "Shelf[Core]") -> Flow[None]:
+    _shelves.pop(key, None)
+    spare = yield from shelf.close()
+    if spare is not None:
+        yield from close(spare)
+
+
+def _build(policy: Policy, home: int | None) -> Flow[Core]:
     for left in reversed(range(_ATTEMPTS)):
         core = yield from place_in_zygote(policy)
         try:
@@ -60,10 +96,24 @@ def place_in_zygote(policy: Policy) -> Flow[Core]:
 
 
 def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
-    """Wait until the init has built its walls, put it under its limits, and refuse it if it is too weak."""
+    """Wait until the init has built its walls, put it under its limits, and refuse it if it is too weak.
+
+    One that `adopts` will be furnished and locked only when there is something to adopt: see `await_filled`.
+    """
     core.far_control.close()
+    yield from _await_all(core, {"born", "ready"}, adopts=adopts)
+    if not adopts:
+        core.refuse_if_weak()
+
+
+def await_filled(core: Core) -> Flow[None]:
+    """Wait until an init that adopts has its files and is locked down, and refuse it if it is too weak."""
+    yield from _await_all(core, {"filled"}, adopts=True)
+    core.refuse_if_weak()
+
+
+def _await_all(core: Core, missing: set[str], *, adopts: bool) -> Flow[None]:
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
-    missing = {"born", "ready"}
     while missing:
         events = core.events()
         if events is None:
@@ -73,20 +123,18 @@ def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
                 raise _explain(said)
             if said.event == "born":
                 (core.watch,) = descriptors
-                _join_group(
-                    core, later=adopts
-                )  # now, while the init is busy building: the kernel takes its time over it
+                # Now, while the init is busy building: the kernel takes its time over it.
+                _join_group(core, later=adopts)
             elif said.event == "ready":
-                core.layers |= said.layers
                 core.doors = descriptors
                 if adopts:
                     core.far_control = socket.socket(fileno=core.doors.pop())
+            core.layers |= said.layers
             missing.discard(said.event)
         if missing and not events:
             ready = yield Wait([core.control.fileno()], deadline=deadline)
             if not ready and time.monotonic() >= deadline:
                 raise EnvironmentFailed(f"the sandbox was not ready after {_OPEN_TIMEOUT_S:g} s")
-    core.refuse_if_weak()
 
 
 def _join_group(core: Core, *, later: bool) -> None:
@@ -97,7 +145,7 @@ def _join_group(core: Core, *, later: bool) -> None:
 
 
 def _explain(said: protocol.Control) -> EnvironmentFailed | OutOfResources:
-    if said.message.startswith("[Errno 28] unshare"):
+    if said.message.startswith(("[Errno 28] clone3", "[Errno 28] unshare")):
         return OutOfResources(
             "the kernel makes no more namespaces: there are too many, or forks of forks too deep"
         )
@@ -152,6 +200,9 @@ def close(core: Core) -> Flow[None]:
         core.disown()
         return
     core.closed = True
+    spare = yield from core.slots.close()
+    if spare is not None:
+        yield from _end(spare)
     if core.offspring:
         yield from order(core, "retire", "retired")
         core.data.close()

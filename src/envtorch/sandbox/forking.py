@@ -11,9 +11,11 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResource
 
 from . import protocol
 from .core import Core, new_identifier
-from .driver import Flow, Wait
-from .flows import ZygoteLost, await_event, await_ready, close, open_sandbox, order, place_in_zygote
+from .driver import Block, Flow, Wait, drive
+from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox, order
+from .policy import Policy
 from .running import lose, speak
+from .zygotes import estate, zygote_for
 
 __all__ = ["copy_files", "fork", "freeze", "thaw"]
 
@@ -49,23 +51,24 @@ def _fork_once(core: Core, count: int) -> Flow[list[Core]]:
     made: list[Core] = []
     seeds = yield from _seeds(core)
     try:
+        spare = yield from core.slots.take()
+        batch = [spare] if spare is not None and not spare.is_gone() else []
         while len(made) < count:
-            batch: list[Core] = []
-            for _ in range(min(_MOST_AT_ONCE, count - len(made))):
-                slot = yield from _new_slot(core)
-                batch.append(slot)
-                made.append(slot)
-                slot.zygote.spawn(slot.config(adopts=True), [slot.far_control.fileno(), *seeds])
+            if not batch:
+                batch = yield from _build_slots(core.policy, seeds, min(_MOST_AT_ONCE, count - len(made)))
+            made += batch
             for slot in batch:
-                yield from await_ready(slot, adopts=True)
+                slot.parent = core
+                core.offspring += 1
+            for slot in batch:
+                yield from _furnish(core, slot, seeds)
                 yield from _enter(core, slot)
+            batch = []
     except BaseException:
         for slot in made:
             yield from close(slot)
         raise
-    finally:
-        for seed in seeds:
-            os.close(seed)
+    core.slots.order(estate().builder, lambda: drive(_build_slots(core.policy, seeds, 1))[0])
     return made
 
 
@@ -73,11 +76,7 @@ def copy_files(core: Core) -> Flow[Core]:
     """A sandbox with a fresh interpreter and a copy of the files of `core`."""
     core.require_open()
     seeds = yield from _seeds(core)
-    try:
-        return (yield from open_sandbox(core.policy, home=seeds[0]))
-    finally:
-        for seed in seeds:
-            os.close(seed)
+    return (yield from open_sandbox(core.policy, home=seeds[0]))
 
 
 def freeze(core: Core) -> Flow[Core]:
@@ -109,22 +108,38 @@ def thaw(core: Core) -> Flow[None]:
 
 
 def _seeds(core: Core) -> Flow[Sequence[int]]:
-    """Descriptors of the sandbox's files and, at host grade, of its user namespace."""
-    core.tell({"op": "seed"})
-    came, descriptors = yield from await_event(core, "seed", timeout_s=_SEED_TIMEOUT_S)
-    if not came:
-        core.lost = core.lost or "its init is gone"
-        core.require_interpreter()
-    return descriptors
+    """Descriptors of the sandbox's files and, at host grade, of its user and process namespace."""
+    if not core.seeds:
+        core.tell({"op": "seed"})
+        came, descriptors = yield from await_event(core, "seed", timeout_s=_SEED_TIMEOUT_S)
+        if not came:
+            core.lost = core.lost or "its init is gone"
+            core.require_interpreter()
+        core.seeds = list(descriptors)
+    return core.seeds
 
 
-def _new_slot(core: Core) -> Flow[Core]:
-    """A core for walls around nothing: an init that will adopt the forked interpreter."""
-    slot = yield from place_in_zygote(core.policy)
+def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[Core]]:
+    """Walls around nothing: inits inside the namespaces of a sandbox, which will adopt forks of it."""
+    zygote = yield Block(lambda: zygote_for(policy))
+    slots = [Core.new(policy, zygote) for _ in range(count)]
+    try:
+        controls = [slot.far_control.fileno() for slot in slots]
+        zygote.spawn(slots[0].config(adopts=True), [*controls, *seeds[1:]])
+        for slot in slots:
+            yield from await_ready(slot, adopts=True)
+    except BaseException:
+        for slot in slots:
+            yield from close(slot)
+        raise
+    return slots
+
+
+def _furnish(core: Core, slot: Core, seeds: Sequence[int]) -> Flow[None]:
+    """Have the slot copy the files as they are now, and lock itself down."""
     slot.functions = dict(core.functions)
-    slot.parent = core
-    core.offspring += 1
-    return slot
+    slot.tell({"op": "fill"}, seeds[:1])
+    yield from await_filled(slot)
 
 
 def _enter(core: Core, slot: Core) -> Flow[None]:

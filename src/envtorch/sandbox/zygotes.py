@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +46,10 @@ class Estate:
     folder: str | None = None
     mover: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sandbox-groups"))
     """Moves processes between control groups while nobody waits: the kernel takes milliseconds."""
+    builder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sandbox-spares"))
+    """Builds what somebody is likely to ask for next."""
+    endings: list[Callable[[], None]] = field(default_factory=list)
+    """How to end the spares, which nobody else holds."""
     user_namespace: int | None = None
     """Kept so that a zygote started later can fork sandboxes an earlier one made."""
 
@@ -62,6 +66,11 @@ class Estate:
         if os.geteuid() == 0:
             os.chown(made, NOBODY, NOBODY)
         return made
+
+    def end_spares(self) -> None:
+        self.builder.shutdown(cancel_futures=True)
+        for end in self.endings:
+            end()
 
     def release(self) -> None:
         self.mover.shutdown()
@@ -159,13 +168,19 @@ def zygote_for(policy: Policy) -> Zygote:
 def shutdown() -> None:
     """End every zygote of this process and remove what it owned. Runs by itself at exit."""
     with _lock:
+        owned = _estates.get(os.getpid())
+    if owned is not None:
+        owned.end_spares()  # while the zygotes live, who bury them; unlocked, as one may be under way
+    with _lock:
         for key in [key for key in _zygotes if key.process == os.getpid()]:
             _zygotes.pop(key).close()
-        if (owned := _estates.pop(os.getpid(), None)) is not None:
+        if owned is not None:
             owned.release()
+            _estates.pop(os.getpid(), None)
 
 
 atexit.register(shutdown)
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]  # a thread of ours may hold it
 
 
 def _environment() -> dict[str, str]:

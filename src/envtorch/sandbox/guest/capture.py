@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+_NAMES = {1: "stdout", 2: "stderr"}
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -64,11 +65,11 @@ class Capture:
 
     def begin(self) -> None:
         """Empty files, and fresh stream objects: the agent may have closed or replaced the last ones."""
-        for number, descriptor in self._files.items():
-            os.ftruncate(descriptor, 0)
+        for number, name in _NAMES.items():
+            if os.fstat(self._files[number]).st_size:
+                os.ftruncate(self._files[number], 0)
             self._streams[number] = Output(number, self._limit)
-        sys.stdout = self._text(1)
-        sys.stderr = self._text(2)
+            setattr(sys, name, self._text(number))
 
     def _text(self, number: int) -> io.TextIOWrapper:
         buffered = io.BufferedWriter(self._streams[number])
@@ -78,11 +79,14 @@ class Capture:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        texts = {}
+        said: dict[str, Any] = {}
         truncated = any(stream.truncated for stream in self._streams.values())
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            data = os.pread(self._files[number], self._limit + 1, 0)
-            truncated = truncated or len(data) > self._limit
-            texts[name] = data[: self._limit].decode("utf-8", "replace")
-            os.ftruncate(self._files[number], 0)
-        return {**texts, "truncated": truncated}
+        for number, name in _NAMES.items():
+            size = os.fstat(self._files[number]).st_size
+            data = os.pread(self._files[number], min(size, self._limit), 0) if size else b""
+            truncated = truncated or size > self._limit
+            said[name] = data.decode("utf-8", "replace")
+            if size:
+                os.ftruncate(self._files[number], 0)
+        said["truncated"] = truncated
+        return said

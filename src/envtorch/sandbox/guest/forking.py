@@ -33,7 +33,7 @@ class OpenFile:
     offset: int
 
 
-def fork(descriptors: Sequence[int], workspace: str) -> socket.socket | None:
+def fork(descriptors: Sequence[int], workspace: str) -> "socket.SocketType | None":
     """None in the parent; in the new sandbox, its socket to the owner.
 
     `descriptors` are that socket, then the doors: one per namespace, in the order of `NAMESPACES`.
@@ -72,7 +72,7 @@ def fork(descriptors: Sequence[int], workspace: str) -> socket.socket | None:
     for file in files:
         _detach(file)
     _privatise_mappings()
-    return socket.socket(fileno=channel)
+    return socket.SocketType(fileno=channel)
 
 
 def _pass(doors: Sequence[int]) -> None:

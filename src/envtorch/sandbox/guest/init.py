@@ -61,15 +61,15 @@ def mount_private(lockdown: Lockdown, output_bytes: int) -> None:
 class Init:
     """The live init of one sandbox."""
 
-    control: socket.socket
+    control: "socket.SocketType"
     lockdown: Lockdown
     place: Place
     environment: dict[str, str]
     output_bytes: int
-    shares_process_table: bool
-    seeds: Sequence[int] = ()
+    namespaces: bool
+    """Whether every process we can see is ours, and ends with us."""
     jobs: dict[int, str] = field(default_factory=dict)
-    fosterlings: dict[int, socket.socket] = field(default_factory=dict)
+    fosterlings: "dict[int, socket.SocketType]" = field(default_factory=dict)
     """Interpreters of forks, and whom to tell of their end."""
     bell: tuple[int, ...] = ()
     """The pipe by which a signal wakes the loop."""
@@ -103,7 +103,7 @@ class Init:
             case "foster":
                 # The kernel makes us, and not the new init, the parent of a process that forks out of our
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
-                self.fosterlings[request["pid"]] = socket.socket(fileno=descriptors.pop())
+                self.fosterlings[request["pid"]] = socket.SocketType(fileno=descriptors.pop())
             case "operate":
                 self._start(lambda: self._operate(request["what"], descriptors), request["job"])
             case "signal":
@@ -128,11 +128,18 @@ class Init:
                 shutil.rmtree(self.place.home, ignore_errors=True)
                 wire.send_packet(self.control, {"event": "retired"})
             case "seed":
-                home = os.open(self.place.home, os.O_RDONLY | os.O_DIRECTORY)
-                wire.send_packet(self.control, {"event": "seed"}, [home, *self.seeds])
-                os.close(home)
+                self._give_seeds()
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _give_seeds(self) -> None:
+        """Descriptors of what forks are made from: our files and, with namespaces, two of those."""
+        seeds = [os.open(self.place.home, os.O_RDONLY | os.O_DIRECTORY)]
+        if self.namespaces:
+            seeds += [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")]
+        wire.send_packet(self.control, {"event": "seed"}, seeds)
+        for seed in seeds:
+            os.close(seed)
 
     def _processes_of(self, job: str) -> list[int]:
         return [process for process, name in self.jobs.items() if name == job]
@@ -152,7 +159,7 @@ class Init:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
-            if self.shares_process_table:
+            if not self.namespaces:
                 kernel.set_parent_death_signal(signal.SIGKILL)
             status = body()
         except BaseException:
@@ -162,14 +169,15 @@ class Init:
 
     def _interpret(self, data: int) -> int:
         self.control.close()
-        for descriptor in (*self.seeds, *self.bell):
+        for descriptor in self.bell:
             os.close(descriptor)
         for channel in self.fosterlings.values():
             channel.close()
         self.lockdown.lock_child()
         kernel.set_dumpable(True)
+        os.environ.update(self.environment)
         interpreter.main(
-            socket.socket(fileno=data), self.place.workspace, self.place.output, self.output_bytes
+            socket.SocketType(fileno=data), self.place.workspace, self.place.output, self.output_bytes
         )
         return 0
 
@@ -232,14 +240,14 @@ class Init:
             stopped |= fresh
 
     def _others(self) -> list[int]:
-        if self.shares_process_table:
+        if not self.namespaces:
             return _descendants(os.getpid())
         mine = os.getpid()
         found = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
         return [process for process in found if _is_ours(process)]
 
     def _end(self) -> NoReturn:
-        if self.shares_process_table:
+        if not self.namespaces:
             self._sweep(spare=set())
         os._exit(0)
 

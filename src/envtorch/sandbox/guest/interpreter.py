@@ -4,6 +4,7 @@ The agent shares this process and may break anything in it. That is why nothing 
 owner: limits, deadlines and isolation are kept by the kernel and by the init, never by this file.
 """
 
+import _signal  # type: ignore[import-not-found]  # the enums around it dirty memory that sandboxes share
 import ast
 import builtins
 import contextlib
@@ -14,7 +15,6 @@ import json
 import linecache
 import os
 import resource
-import signal
 import socket
 import sys
 import time
@@ -101,7 +101,7 @@ class Interpreter:
             "exception": None,
         }
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
-        signal.signal(signal.SIGINT, self._on_interrupt)
+        _signal.signal(_signal.SIGINT, self._on_interrupt)
         try:
             try:
                 self._listening = True
@@ -179,7 +179,7 @@ class Interpreter:
         return {"type": "hello", "id": request["id"], "pid": self._process}
 
 
-def main(channel: socket.socket, workspace: str, output: str, output_limit: int) -> None:
+def main(channel: "socket.SocketType", workspace: str, output: str, output_limit: int) -> None:
     """Be the interpreter of one sandbox until its owner goes away."""
     os.chdir(workspace)
     os.environ["PWD"] = workspace

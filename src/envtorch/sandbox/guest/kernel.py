@@ -6,10 +6,13 @@ needed; the few that libc lacks carry the same number on every architecture.
 
 import ctypes
 import os
+import signal
 import struct
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
+_held = ctypes.PyDLL(None, use_errno=True)  # calls that keep the interpreter lock
+_held.syscall.restype = ctypes.c_long
 libc.mmap.restype = ctypes.c_void_p
 
 NEW_USER, NEW_PID, NEW_MOUNT = 0x10000000, 0x20000000, 0x00020000
@@ -28,6 +31,7 @@ READ_ONLY, NO_SETUID, NO_DEVICES, NO_EXEC = 1, 2, 4, 8
 BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 0x40000
 DETACH = 2
 
+_SYS_CLONE3 = 435
 _SYS_MOUNT_SETATTR = 442
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
@@ -67,6 +71,21 @@ def pivot_root(new_root: str) -> None:
 
 def unshare(flags: int) -> None:
     check(libc.unshare(flags), "unshare")
+
+
+def fork_into(flags: int) -> int:
+    """`os.fork` with the child born into new namespaces: one fork where unsharing them first takes two.
+
+    What `os.fork` does for the interpreter before and after is done here too. Single-threaded callers only.
+    """
+    arguments = struct.pack("8Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    process = int(_held.syscall(_SYS_CLONE3, arguments, len(arguments)))
+    if process == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return check(process, "clone3")
 
 
 def setns(descriptor: int, flag: int) -> None:

@@ -34,13 +34,13 @@ class Lockdown:
     layers: dict[str, str] = field(default_factory=dict)
     ruleset: int | None = None
 
-    def prepare_landlock(self, readable: Sequence[str], writable: Sequence[str]) -> None:
-        """Make the ruleset that every child of the init will put on."""
-        version = kernel.landlock_version()
-        if not version:
+    def use_ruleset(self, ruleset: int | None) -> None:
+        """Take the Landlock rules that every child of the init will put on."""
+        self.ruleset = ruleset
+        if ruleset is None:
             self.layers["landlock"] = "unavailable: this kernel has no Landlock, or it is switched off"
             return
-        self.ruleset = _ruleset(version, readable, writable)
+        version = kernel.landlock_version()
         self.layers["landlock"] = ON
         enough = (
             "on" if version >= 6 else f"unavailable: Landlock ABI {version} cannot confine signals, 6 can"
@@ -77,7 +77,11 @@ class Lockdown:
             os.close(self.ruleset)
 
 
-def _ruleset(version: int, readable: Sequence[str], writable: Sequence[str]) -> int:
+def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int | None:
+    """Landlock rules for these paths, as a descriptor; None when the kernel has no Landlock."""
+    version = kernel.landlock_version()
+    if not version:
+        return None
     every = (1 << 13) - 1
     every |= (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     handled = every | (_DEVICE_CONTROL if version >= 5 else 0)

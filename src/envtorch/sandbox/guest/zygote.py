@@ -1,10 +1,12 @@
 """The zygote: one warm, single-threaded interpreter that forks every sandbox.
 
-Never more than one thread: `unshare(CLONE_NEWUSER)` refuses a threaded process, and a fork of one may
-hold a lock that nobody will ever release.
+Never more than one thread: a threaded process may make no user namespace, and a fork of one may hold a lock
+that nobody will ever release. And as little work as possible: what the zygote writes to between two forks is
+memory that the sandboxes no longer share.
 """
 
 import base64
+import errno
 import gc
 import importlib
 import os
@@ -12,11 +14,11 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from . import interpreter, kernel, root, wire
 from .init import Init, Place, close_all_but, copy_home, mount_private
-from .lockdown import ON, Limits, Lockdown
+from .lockdown import ON, Limits, Lockdown, make_ruleset
 
 _ALL_NAMESPACES = sum(kernel.NAMESPACES.values())
 _LAYER_NAMES = {
@@ -27,6 +29,8 @@ _LAYER_NAMES = {
     "ipc": "ipc namespace",
     "uts": "host name namespace",
 }
+_FAMILY = 2
+"""More descriptors than this in a request, and the last two are the namespaces of a fork's parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Nursery:
     why_no_program: str
     readable: Sequence[str]
     environment: Mapping[str, str]
+    ruleset: int | None
+    """The Landlock rules of sandboxes with a private root, which name folders that they all share."""
 
 
 def main(descriptor: int) -> None:
@@ -55,6 +61,7 @@ def main(descriptor: int) -> None:
         why_no_program=settings["why_no_program"],
         readable=settings["readable"],
         environment=settings["environment"],
+        ruleset=make_ruleset(["/"], ["/home"]) if settings["namespaces"] else None,
     )
     try:
         for name in settings["preload"]:
@@ -66,19 +73,15 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us,
     kernel.become_subreaper()  # and at once: who knows when the machine's own init would
     interpreter.rehearse()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
     doors = [os.open("/proc/self/ns/mnt", os.O_RDONLY)] if nursery.namespaces else []
     wire.send_packet(channel, {"event": "warm"}, doors)
     for door in doors:
         os.close(door)
-    while (packet := wire.receive_packet(channel)) is not None:
-        config, descriptors = packet
-        if os.fork() == 0:
-            _spawn(nursery, config, descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    while (request := wire.receive_bytes(channel)) is not None:
+        _deliver(nursery, *request)
 
 
 def _refuse_threads() -> None:
@@ -87,26 +90,72 @@ def _refuse_threads() -> None:
         raise RuntimeError(f"the preloaded modules started {threads - 1} threads; a zygote must have one")
 
 
-def _spawn(nursery: Nursery, config: Mapping[str, Any], descriptors: list[int]) -> None:
-    """In a child of the zygote: make the namespaces and the init in them, then end."""
-    control = socket.socket(fileno=descriptors[0])
-    home = descriptors[1] if len(descriptors) > 1 else None
+def _deliver(nursery: Nursery, config: bytes, descriptors: list[int]) -> None:
+    """Fork what one request asks for: a sandbox for one control socket and perhaps a home to copy, or walls
+    for forks, for any number of control sockets and the namespaces of the family."""
+    if len(descriptors) <= _FAMILY:
+        _bear(nursery, config, *descriptors)
+    elif os.fork() == 0:
+        *controls, user_namespace, process_namespace = descriptors
+        try:
+            _join_family(user_namespace, process_namespace)
+            for control in controls:
+                _bear(nursery, config, control)
+        except OSError as error:
+            for control in controls:
+                _confess(control, error)
+        finally:
+            os._exit(0)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _bear(nursery: Nursery, config: bytes, control: int, home: int | None = None) -> None:
+    """Fork one sandbox: the child is the first process in namespaces of its own, and never returns."""
+    outside = os.getuid(), os.getgid()
+    try:
+        process = _fork_into_namespaces() if nursery.namespaces else os.fork()
+    except OSError as error:
+        _confess(control, error)
+        return
+    if process == 0:
+        _live(nursery, config, control, home, outside)
+
+
+def _fork_into_namespaces() -> int:
+    try:
+        return kernel.fork_into(_ALL_NAMESPACES)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:  # the answer of engines that cannot look into the arguments of clone3
+            raise
+    process = os.fork()
+    if process == 0:
+        kernel.unshare(_ALL_NAMESPACES)
+        if os.fork():
+            os._exit(0)
+    return process
+
+
+def _confess(control: int, error: BaseException) -> None:
+    number = error.errno if isinstance(error, OSError) else None
+    told = {"event": "failed", "message": str(error) or repr(error), "errno": number}
+    wire.send_packet(socket.SocketType(fileno=os.dup(control)), told)
+
+
+def _live(
+    nursery: Nursery, config: bytes, control: int, home: int | None, outside: tuple[int, int]
+) -> NoReturn:
     try:
         os.setsid()  # out of our process group: kill(0, ...) reaches a group across pid namespaces
-        if len(descriptors) > 2:
-            _join_family(*descriptors[2:])
         if nursery.namespaces:
-            _make_namespaces()
-        process = os.fork()
-        if process:
-            watch = os.pidfd_open(process)
-            wire.send_packet(control, {"event": "born"}, [watch])
-            os._exit(0)
-        init = _prepare(nursery, config, control, home)
-        init.serve()
+            root.write_id_maps(root.AGENT_ID, root.AGENT_ID, *outside)
+        channel = socket.SocketType(fileno=control)
+        watch = os.pidfd_open(os.getpid())
+        wire.send_packet(channel, {"event": "born"}, [watch])
+        os.close(watch)
+        _prepare(nursery, wire.decode(config.decode()), channel, home).serve()
     except BaseException as error:
-        number = error.errno if isinstance(error, OSError) else None
-        wire.send_packet(control, {"event": "failed", "message": str(error) or repr(error), "errno": number})
+        _confess(control, error)
     finally:
         os._exit(70)
 
@@ -117,66 +166,64 @@ def _join_family(user_namespace: int, process_namespace: int) -> None:
     Only then may the forked process, which has no capability at all, move into them: a user namespace lets
     in whoever owns it from the one above, a pid namespace only processes of one of its ancestors.
     """
+    os.setsid()
     kernel.setns(user_namespace, kernel.NEW_USER)
     kernel.setns(process_namespace, kernel.NEW_PID)
     if os.fork():
         os._exit(0)
 
 
-def _make_namespaces() -> None:
-    user, group = os.getuid(), os.getgid()
-    kernel.unshare(_ALL_NAMESPACES)
-    root.write_id_maps(root.AGENT_ID, root.AGENT_ID, user, group)
-
-
-def _prepare(nursery: Nursery, config: Mapping[str, Any], control: socket.socket, home: int | None) -> Init:
+def _prepare(
+    nursery: Nursery, config: Mapping[str, Any], control: "socket.SocketType", home: int | None
+) -> Init:
     """As the first process of the sandbox: build the walls, drop every privilege, report."""
     lockdown = Lockdown(Limits(**config["limits"]))
     adopts = bool(config["adopts"])
-    os.setsid()
     kernel.set_dumpable(False)
-    seeds = (
-        [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")]
-        if nursery.namespaces
-        else []
-    )
     doors: list[int] = []
     if nursery.namespaces:
-        doors = (
-            [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in kernel.NAMESPACES] if adopts else []
-        )
+        if adopts:
+            doors = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in kernel.NAMESPACES]
         kernel.set_hostname("sandbox")
         lockdown.layers |= dict.fromkeys(_LAYER_NAMES.values(), ON) | {"private root": ON}
         mount_private(lockdown, config["output_bytes"])
         place = Place(root.HOME, root.OUTPUT)
-        lockdown.prepare_landlock(["/"], ["/home"])
+        lockdown.use_ruleset(nursery.ruleset)
     else:
         missing = f"unavailable: {nursery.why_no_namespaces}"
         lockdown.layers |= dict.fromkeys((*_LAYER_NAMES.values(), "private root", "workspace"), missing)
         lockdown.layers["process table"] = missing
         kernel.become_subreaper()
         place = Place(config["home"], f"{config['home']}/.output")
-        lockdown.prepare_landlock(nursery.readable, [config["home"]])
+        lockdown.use_ruleset(make_ruleset(nursery.readable, [config["home"]]))
     place.furnish()
+    if adopts:
+        home = _await_adoption(control, doors)
     if home is not None:
         copy_home(home, place)
-    kept = [control.fileno(), *seeds, *doors]
+    kept = [control.fileno()]
     kept += [lockdown.ruleset] if lockdown.ruleset is not None else []
     close_all_but(kept)
     lockdown.lock_init(nursery.program, nursery.why_no_program)
     lockdown.layers |= {"rlimits": ON, "environment": ON, "descriptors": ON}
+    wire.send_packet(control, {"event": "filled" if adopts else "ready", "layers": lockdown.layers})
     environment = {
         **nursery.environment,
         "HOME": place.home,
         "TMPDIR": place.home + "/tmp",  # noqa: S108  below its own home
         "PWD": place.workspace,
     }
-    # A fork's owner also gets our end of the control socket back, for the init that will foster its
-    # interpreter. It must not keep it from the start: then it would never hear of our end.
-    given = [*doors, control.fileno()] if adopts else doors
-    wire.send_packet(control, {"event": "ready", "layers": lockdown.layers}, given)
-    for door in doors:
-        os.close(door)
-    os.environ.update(environment)
-    shared = not nursery.namespaces
-    return Init(control, lockdown, place, environment, config["output_bytes"], shared, seeds)
+    return Init(control, lockdown, place, environment, config["output_bytes"], nursery.namespaces)
+
+
+def _await_adoption(control: "socket.SocketType", doors: Sequence[int]) -> int:
+    """Give the doors of our walls away, and wait until there is something to adopt: answers with its home.
+
+    The owner also gets our end of the control socket back, for the init that will foster the interpreter. It
+    must not keep it from the start: then it would never hear of our end.
+    """
+    wire.send_packet(control, {"event": "ready"}, [*doors, control.fileno()])
+    packet = wire.receive_packet(control)
+    if packet is None:
+        os._exit(0)
+    return packet[1][0]

@@ -1,0 +1,139 @@
+"""What is built ahead of need: handed out once, never dead, and gone with whom it was made for."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from envtorch.sandbox import Policy, Sandbox
+from envtorch.sandbox.driver import drive
+from envtorch.sandbox.flows import _shelf
+from envtorch.sandbox.spares import Shelf
+from tests.support import eventually
+
+
+@pytest.fixture
+def builder() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as made:
+        yield made
+
+
+@pytest.fixture
+def own(policy: Policy, request: pytest.FixtureRequest) -> Policy:
+    """A policy that no other test uses, so that its shelf is empty."""
+    return dataclasses.replace(policy, timeout_s=10.0 + hash(request.node.name) % 1000 / 1000)
+
+
+def test_a_shelf_builds_one_at_a_time_and_hands_each_out_once(builder: ThreadPoolExecutor) -> None:
+    shelf: Shelf[object] = Shelf()
+    built: list[object] = []
+
+    def build() -> object:
+        built.append(object())
+        return built[-1]
+
+    assert drive(shelf.take()) is None
+    shelf.order(builder, build, least=2)
+    assert drive(shelf.take()) is None
+    shelf.order(builder, build, least=2)
+    shelf.order(builder, build, least=2)
+    assert drive(shelf.take()) is built[0]
+    assert drive(shelf.take()) is None
+    assert len(built) == 1
+
+
+def test_a_spare_that_could_not_be_built_is_no_spare(builder: ThreadPoolExecutor) -> None:
+    shelf: Shelf[object] = Shelf()
+    shelf.order(builder, lambda: 1 / 0)
+    assert drive(shelf.take()) is None
+    shelf.order(builder, object)
+    assert drive(shelf.take()) is not None
+
+
+def test_a_closed_shelf_gives_up_what_it_has_and_takes_no_more_orders(builder: ThreadPoolExecutor) -> None:
+    shelf: Shelf[int] = Shelf()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def build() -> int:
+        begun.set()
+        go_on.wait(10)
+        return 7
+
+    shelf.order(builder, build)
+    begun.wait(10)
+    builder.submit(lambda: None)
+    go_on.set()
+    assert drive(shelf.close()) == 7
+    shelf.order(builder, build)
+    assert drive(shelf.take()) is None
+
+
+def test_the_third_sandbox_of_a_policy_was_there_before_it_was_asked_for(own: Policy) -> None:
+    with Sandbox(own), Sandbox(own):
+        spare = _shelf(own)._spare
+        assert spare is not None
+        waiting = spare.result(60)
+        with Sandbox(own) as third:
+            assert third._core is waiting
+            assert third.run("2 + 2").json() == 4
+
+
+def test_a_spare_that_was_killed_is_not_handed_out(own: Policy) -> None:
+    with Sandbox(own), Sandbox(own):
+        spare = _shelf(own)._spare
+        assert spare is not None
+        waiting = spare.result(60)
+        waiting.kill()
+        eventually(waiting.is_gone, "the spare is gone")
+        with Sandbox(own) as third:
+            assert third.run("2 + 2").json() == 4
+        assert waiting.closed
+
+
+def test_a_fork_into_waiting_walls_has_the_files_of_its_moment(forkable: Sandbox) -> None:
+    forkable.fork()[0].close()
+    assert forkable._core.slots._spare is not None
+    forkable.run("import os; open('late', 'w').write('now'); os.chmod('late', 0)")
+    forkable.run("os.mkdir('closed'); open('closed/in', 'w').write('x'); os.chmod('closed', 0)")
+    with forkable.fork()[0] as fork:
+        assert fork.run("oct(os.stat('late').st_mode & 0o777)").value == "'0o0'"
+        assert fork.run("os.chmod('late', 0o600); open('late').read()").value == "'now'"
+        assert fork.run("os.chmod('closed', 0o700); os.listdir('closed')").json() == ["in"]
+
+
+def test_walls_nobody_moved_into_end_with_the_sandbox(forkable: Sandbox) -> None:
+    forkable.fork()[0].close()
+    spare = forkable._core.slots._spare
+    assert spare is not None
+    slot = spare.result(60)
+    process = slot.host_process()
+    assert os.path.exists(f"/proc/{process}")
+    forkable.close()
+    assert slot.closed
+    assert not os.path.exists(f"/proc/{process}")
+
+
+def test_nothing_is_left_of_spares_when_their_owner_ends() -> None:
+    code = """
+import os
+from envtorch.sandbox import Sandbox
+from envtorch.sandbox.flows import _shelf
+from envtorch.sandbox.zygotes import estate
+made = [Sandbox() for _ in range(3)]
+if made[0].report().protects("fork"):
+    made[0].fork()[0].close()
+spare = _shelf(made[0].policy)._spare.result(60)
+print(spare.host_process(), *{str(folder) for folder in estate().groups.folders.values()})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stderr == ""
+    process, *groups = done.stdout.split()
+    assert not os.path.exists(f"/proc/{process}")
+    assert [group for group in groups if os.path.exists(group)] == []
