@@ -135,6 +135,11 @@ class Core:
             self.tell({"op": "adopt", "pid": ids[-1]})
         self.far_control.close()
 
+    def close_doors(self) -> None:
+        for door in self.doors:
+            os.close(door)
+        self.doors = []
+
     def settle(self) -> None:
         """Wait until nothing is on its way into our group any more, so that it can be removed."""
         for move in self.moves:

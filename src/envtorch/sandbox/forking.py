@@ -1,7 +1,6 @@
 """Forking a live sandbox as a flow: the zygote builds the new walls, the interpreter forks into them."""
 
 import contextlib
-import os
 import socket
 import struct
 import time
@@ -61,8 +60,7 @@ def _fork_once(core: Core, count: int) -> Flow[list[Core]]:
                 slot.parent = core
                 core.offspring += 1
             for slot in batch:
-                yield from _furnish(core, slot, seeds)
-                yield from _enter(core, slot)
+                yield from _enter(core, slot, seeds)
             batch = []
     except BaseException:
         for slot in made:
@@ -135,29 +133,25 @@ def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
     return slots
 
 
-def _furnish(core: Core, slot: Core, seeds: Sequence[int]) -> Flow[None]:
-    """Have the slot copy the files as they are now, and lock itself down."""
+def _enter(core: Core, slot: Core, seeds: Sequence[int]) -> Flow[None]:
+    """Have the interpreter fork itself while the slot copies its files and locks itself down; then let the
+    fork in."""
     slot.functions = dict(core.functions)
     slot.tell({"op": "fill"}, seeds[:1])
-    yield from await_filled(slot)
-
-
-def _enter(core: Core, slot: Core) -> Flow[None]:
-    """Have the interpreter fork itself through the doors of the new sandbox."""
     identifier = new_identifier()
     frame = protocol.frame({"type": "fork", "id": identifier})
-    # The descriptors travel with the first byte, the rest of the frame after it.
+    # The descriptor travels with the first byte, the rest of the frame after it.
     slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    sent = socket.send_fds(core.data, [frame[:1]], [slot.far_data.fileno(), *slot.doors])
-    slot.far_data.close()
-    for door in slot.doors:
-        os.close(door)
-    slot.doors = []
+    sent = socket.send_fds(core.data, [frame[:1]], [slot.far_data.fileno()])
     assert sent == 1
     said = yield from speak(core, identifier, frame[1:], protocol.Forked, timeout_s=_FORK_TIMEOUT_S)
+    slot.far_data.close()
     assert isinstance(said, protocol.Forked)
     if said.error is not None:
         raise OutOfResources(f"the interpreter could not fork: {said.error}")
+    yield from await_filled(slot)
+    socket.send_fds(slot.data, [b"enter"], slot.doors)
+    slot.close_doors()
     slot.adopt((yield from _await_hello(slot, identifier)))
 
 
@@ -175,6 +169,8 @@ def _await_hello(slot: Core, identifier: str) -> Flow[int]:
             break
         slot.framer.feed(data)
         for said in slot.framer:
+            if isinstance(said, protocol.Forked) and said.error is not None:
+                raise OutOfResources(said.error)
             if isinstance(said, protocol.Hello) and said.id == identifier and ancillary:
                 slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
                 return int(_CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0])

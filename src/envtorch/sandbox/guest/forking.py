@@ -14,12 +14,11 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import kernel
+from . import kernel, wire
 
-_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ")
+_SHARED_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ", re.MULTILINE)
 _LARGEST_COPY = 1 << 30
 
 
@@ -33,37 +32,34 @@ class OpenFile:
     offset: int
 
 
-def fork(descriptors: Sequence[int], workspace: str) -> "socket.SocketType | None":
-    """None in the parent; in the new sandbox, its socket to the owner.
+@dataclass(frozen=True, slots=True)
+class Born:
+    """What `fork` returns in the new sandbox: its socket to the owner."""
 
-    `descriptors` are that socket, then the doors: one per namespace, in the order of `NAMESPACES`.
+    channel: "socket.SocketType"
+
+
+def fork(channel: int, identifier: str, workspace: str) -> Born | int:
+    """In the parent, a process to wait for before anything else is done; in the new sandbox, `Born`.
+
+    `channel` is the new sandbox's socket to the owner. The doors to its namespaces, in the order of
+    `NAMESPACES`, come over it once its walls stand, and so does word of a failure to enter them.
     """
-    channel, *doors = descriptors
-    if len(doors) != len(kernel.NAMESPACES):
-        raise OSError(22, "a fork needs a door to each namespace")
-    files = _shared_files(skip=set(descriptors), home=os.path.dirname(workspace))
+    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
     folder = os.getcwd()
     chance = sys.modules.get("random")
     state = chance.getstate() if chance is not None else None
     passage = os.fork()
     if passage:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        try:
-            code = os.waitstatus_to_exitcode(os.waitpid(passage, 0)[1])
-        except ChildProcessError:
-            return (
-                None  # the agent has its children reaped by the kernel: the owner will see what became of it
-            )
-        if code:
-            raise OSError(code, f"the fork could not enter its namespaces: {os.strerror(max(0, code))}")
-        return None
+        os.close(channel)
+        return passage
+    born = Born(socket.SocketType(fileno=channel))
     try:
-        _pass(doors)
+        _pass(born.channel)
     except OSError as error:
-        os._exit(error.errno or 1)
-    for door in doors:
-        os.close(door)
+        message = f"the fork could not enter its namespaces: {error}"
+        wire.Frames(born.channel).send({"type": "forked", "id": identifier, "error": message})
+        os._exit(1)
     kernel.drop_capabilities()
     os.setsid()  # kill(0, ...) must not reach the process group of the parent
     if chance is not None:
@@ -72,13 +68,20 @@ def fork(descriptors: Sequence[int], workspace: str) -> "socket.SocketType | Non
     for file in files:
         _detach(file)
     _privatise_mappings()
-    return socket.SocketType(fileno=channel)
+    return born
 
 
-def _pass(doors: Sequence[int]) -> None:
+def _pass(channel: "socket.SocketType") -> None:
     """Through the doors; what returns is a process of the new pid namespace."""
+    received = wire.receive_bytes(channel)
+    if received is None:
+        os._exit(0)  # the owner has thought better of it
+    _, doors = received
+    if len(doors) != len(kernel.NAMESPACES):
+        raise OSError(22, "a fork needs a door to each namespace")
     for door, flag in zip(doors, kernel.NAMESPACES.values(), strict=True):
         kernel.setns(door, flag)
+        os.close(door)
     if os.fork():
         os._exit(0)  # a pid namespace holds only the children of whoever entered it
 
@@ -125,9 +128,9 @@ def _detach(file: OpenFile) -> None:
 
 def _privatise_mappings() -> None:
     """Turn shared memory into private memory: a fork would go on sharing it with its parent."""
-    with open("/proc/self/maps", "rb") as file:
-        mappings = [found for line in file if (found := _MAPPING.match(line))]
-    for found in mappings:
+    with open("/proc/self/maps", "rb", buffering=0) as file:
+        mappings = file.readall()
+    for found in _SHARED_MAPPING.finditer(mappings):
         start, end = int(found[1], 16), int(found[2], 16)
         protection = (found[3] == b"r") | (found[4] == b"w") << 1 | (found[5] == b"x") << 2
         if found[3] == b"r" and end - start <= _LARGEST_COPY:

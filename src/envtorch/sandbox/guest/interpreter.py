@@ -44,6 +44,7 @@ class Interpreter:
         self._current = ""
         self._listening = False
         self._interrupted = False
+        self._passages: list[int] = []
         module = types.ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = module
@@ -54,6 +55,7 @@ class Interpreter:
         """Answer requests until the owner goes away."""
         while True:
             request = self._frames.receive()
+            self._bury_passages()
             handler: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = {
                 "run": self._run,
                 "variables": self._variables,
@@ -165,18 +167,26 @@ class Interpreter:
     # ---- forking ----
 
     def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        descriptors = self._frames.descriptors
-        self._frames.descriptors = []
+        (channel,), self._frames.descriptors = self._frames.descriptors, []
         try:
-            born = forking.fork(descriptors, self._workspace)
+            born = forking.fork(channel, request["id"], self._workspace)
         except OSError as error:
+            os.close(channel)
             return {"type": "forked", "id": request["id"], "error": str(error)}
-        if born is None:
+        if not isinstance(born, forking.Born):
+            self._passages.append(born)
             return {"type": "forked", "id": request["id"], "error": None}
-        self._frames = Frames(born)
+        self._passages.clear()
+        self._frames = Frames(born.channel)
         self._process = os.getpid()
         self._capture.open()
         return {"type": "hello", "id": request["id"], "pid": self._process}
+
+    def _bury_passages(self) -> None:
+        """Wait for the processes through which forks have left, so that the agent never meets them."""
+        while self._passages:
+            with contextlib.suppress(ChildProcessError):  # the agent has its children reaped by the kernel
+                os.waitpid(self._passages.pop(), 0)
 
 
 def main(channel: "socket.SocketType", workspace: str, output: str, output_limit: int) -> None:

@@ -115,10 +115,9 @@ def forbid_new_privileges() -> None:
 
 def drop_capabilities() -> None:
     """Empty every capability set, the bounding set too where that is allowed."""
-    for capability in range(64):
-        libc.prctl(
-            _PR_CAPBSET_DROP, capability, 0, 0, 0
-        )  # refused without CAP_SETPCAP: then it is empty anyway
+    capability = 0
+    while libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1  # until there are no more, or none may be dropped: then the set is empty anyway
     header = struct.pack("Ii", 0x20080522, 0)
     check(libc.capset(header, bytes(24)), "capset")
 
