@@ -1,0 +1,130 @@
+"""The seccomp programs, as the kernel would run them: for both architectures, compiled here and shipped."""
+
+import errno
+import platform
+import struct
+import sys
+from typing import Any
+
+import pytest
+
+from envtorch.sandbox import Sandbox, filter
+from envtorch.sandbox.filter import ARCHITECTURES, compile_filter, rules, shipped_file
+
+try:
+    import pyseccomp
+except (ImportError, RuntimeError, OSError) as error:
+    pytest.skip(f"libseccomp cannot be used: {error}", allow_module_level=True)
+
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+REFUSE, ABSENT = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+NEW_USER, THREAD = 0x10000000, 0x00010000
+PROGRAMS = [(machine, private) for machine in ARCHITECTURES for private in (True, False)]
+
+
+def decide(program: bytes, audit: int, number: int, *arguments: int) -> int:
+    """What the kernel would answer: classic BPF over `struct seccomp_data`."""
+    padded = (*arguments, *[0] * (6 - len(arguments)))
+    data = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, audit, 0, *padded)
+    accumulator = place = 0
+    while True:
+        code, jump_true, jump_false, operand = struct.unpack_from("=HBBI", program, place * 8)
+        place += 1
+        match code:
+            case 0x20:  # load a word
+                (accumulator,) = struct.unpack_from("=I", data, operand)
+            case 0x54:  # and
+                accumulator &= operand
+            case 0x05:  # always
+                place += operand
+            case 0x15 | 0x25 | 0x35 | 0x45:  # equal, greater, greater or equal, any bit
+                tests = {0x15: accumulator == operand, 0x25: accumulator > operand}
+                tests |= {0x35: accumulator >= operand, 0x45: bool(accumulator & operand)}
+                place += jump_true if tests[code] else jump_false
+            case 0x06:  # return
+                return int(operand)
+            case _:
+                raise AssertionError(f"an instruction {code:#x} in a seccomp program")
+
+
+def number_of(machine: str, name: str) -> int:
+    return int(pyseccomp.resolve_syscall(getattr(pyseccomp.Arch, ARCHITECTURES[machine]), name))
+
+
+@pytest.mark.parametrize(("machine", "private_root"), PROGRAMS)
+def test_the_shipped_program_is_for_these_rules(machine: str, private_root: bool) -> None:
+    """If this fails: python -m envtorch.sandbox.filter"""
+    program = shipped_file(machine, private_root=private_root).read_bytes()
+    audit = AUDIT[machine]
+    unconditional = [rule for rule in rules(private_root=private_root) if not rule.conditions]
+    checked = 0
+    for rule in unconditional:
+        number = number_of(machine, rule.name)
+        if number >= 0:
+            assert decide(program, audit, number) == (ALLOW if rule.allow else REFUSE), rule.name
+            checked += 1
+    assert checked > 200
+    assert decide(program, audit, 99999) == ABSENT
+    assert decide(program, audit, number_of(machine, "clone3")) == ABSENT
+
+
+@pytest.mark.parametrize(("machine", "private_root"), PROGRAMS)
+def test_conditions_hold_in_the_shipped_program(machine: str, private_root: bool) -> None:
+    program = shipped_file(machine, private_root=private_root).read_bytes()
+
+    def ask(name: str, *arguments: int) -> int:
+        return decide(program, AUDIT[machine], number_of(machine, name), *arguments)
+
+    assert ask("clone", THREAD) == ALLOW
+    assert ask("clone", NEW_USER | THREAD) == ABSENT
+    assert ask("socketpair", 1, 1) == ask("socketpair", 1, 5 | 0o2000000) == ALLOW
+    assert ask("socketpair", 1, 2) == ask("socketpair", 2, 1) == ABSENT
+    assert ask("setns") == (ALLOW if private_root else ABSENT)
+    assert ask("fchmod") == (ALLOW if private_root else REFUSE)
+
+
+@pytest.mark.parametrize(("machine", "private_root"), PROGRAMS)
+def test_a_foreign_architecture_is_killed(machine: str, private_root: bool) -> None:
+    program = shipped_file(machine, private_root=private_root).read_bytes()
+    for audit in (0x40000003, *(other for name, other in AUDIT.items() if name != machine)):
+        assert decide(program, audit, number_of(machine, "read")) == KILL
+    if machine == "x86_64":  # x32: the same audit value, and a bit in the number
+        assert decide(program, AUDIT[machine], 0x40000000) == KILL
+
+
+def test_libseccomp_here_compiles_what_is_shipped() -> None:
+    if platform.machine() not in ARCHITECTURES:
+        pytest.skip(f"no program is shipped for {platform.machine()}")
+    for private_root in (True, False):
+        ours = shipped_file(platform.machine(), private_root=private_root).read_bytes()
+        theirs = compile_filter(private_root=private_root).program
+        assert theirs is not None
+        audit = AUDIT[platform.machine()]
+        for number in range(600):
+            assert decide(ours, audit, number) == decide(theirs, audit, number), number
+
+
+def test_without_libseccomp_the_shipped_program_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+    uncached: Any = compile_filter.__wrapped__
+    for private_root in (True, False):
+        expected = shipped_file(platform.machine(), private_root=private_root)
+        assert uncached(private_root=private_root).program == expected.read_bytes()
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    found = uncached(private_root=True)
+    assert found.program is None
+    assert "no program for pdp11 is shipped" in found.why_not
+
+
+def test_the_shipped_program_locks_a_live_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    from envtorch.sandbox import Policy, zygotes
+
+    program = shipped_file(platform.machine(), private_root=True)
+    monkeypatch.setattr(zygotes, "compile_filter", lambda **_: filter.Compiled(program.read_bytes()))
+    with Sandbox(Policy(readable=("/usr/share",))) as sandbox:  # a zygote of its own
+        if sandbox.report().grade != "host":
+            pytest.skip("namespaces are not allowed here")
+        assert sandbox.report().layers["seccomp"] == "on"
+        assert sandbox.run("import socket; socket.socket()").exception is not None
+        assert sandbox.run("sum(range(10))").json() == 45
