@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo test test-faults test-k8s check format bench compat clean
+.PHONY: demo test test-attacks test-faults test-k8s check format bench compat clean
 .DEFAULT_GOAL := help
 
 help:  ## what there is to run
@@ -24,10 +24,13 @@ demo: $(READY)  ## start an echo server and play three episodes on it
 	$(BIN)/envtorch demo
 
 test: $(READY)  ## the whole suite, in parallel
-	$(BIN)/python -m pytest -n auto -m "not compat and not kubernetes"
+	$(BIN)/python -m pytest -n auto -m "not compat and not kubernetes and not attacks"
 
 test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
 	$(BIN)/python -m pytest -n 2 -m kubernetes tests/providers
+
+test-attacks: $(READY)  ## every attack on live servers: as root, as an ordinary user, in containers
+	$(BIN)/python -m pytest -s -m attacks tests/envs/coding_env
 
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60

@@ -63,18 +63,22 @@ def besieged(limits: Policy) -> Iterator[tuple[Target, Sandbox]]:
         yield dataclasses.replace(target, port=port.getsockname()[1], neighbour_home=home), neighbour
 
 
+def is_unharmed(target: Target) -> bool:
+    """Whether the owner's secret is still as it was, and nothing lies beside it."""
+    with open(target.secret_file, encoding="utf-8") as file:
+        return file.read() == target.secret and not os.path.exists(f"{target.secret_file}.pwned")
+
+
 def carry_out(attack: Attack, limits: Policy, target: Target, neighbour: Sandbox) -> dict[str, object]:
     """One attack on a fresh sandbox, and how it went."""
     began = time.monotonic()
     with Sandbox(limits) as sandbox:
         seen = sandbox.run(attack.code, timeout_s=TIMEOUT_S)
     undisturbed = neighbour.run("kept").value == "'undisturbed'"
-    with open(target.secret_file, encoding="utf-8") as file:
-        unharmed = file.read() == target.secret and not os.path.exists(f"{target.secret_file}.pwned")
     return {
         "name": attack.name,
         "group": attack.group,
-        "contained": attack.contained(seen) and undisturbed and unharmed,
+        "contained": attack.contained(seen) and undisturbed and is_unharmed(target),
         "outcome": seen.outcome.value,
         "stdout": seen.stdout[-300:],
         "why": seen.exception.traceback[-300:] if seen.exception else "",

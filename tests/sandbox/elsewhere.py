@@ -34,17 +34,27 @@ def run_module(
     module: str, *arguments: str, user: int, timeout_s: float = 110.0
 ) -> "subprocess.CompletedProcess[str]":
     """`python -m module` as `user`, with our packages and a clean environment."""
+    with start_module(module, *arguments, user=user) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def start_module(module: str, *arguments: str, user: int) -> "subprocess.Popen[str]":
+    """The same, without waiting for its end."""
     if os.geteuid() != 0 and user != os.geteuid():
         pytest.skip("only root can try what another user may do")
     places: Sequence[str] = [str(Path(envtorch.__path__[0]).parent), str(ROOT), sysconfig.get_path("purelib")]
     identity = {"user": user, "group": user, "extra_groups": []} if os.geteuid() == 0 else {}
-    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
         [interpreter_for(user), "-B", "-m", module, *arguments],
         env={"PYTHONPATH": os.pathsep.join(places), "PATH": "/usr/bin:/bin"},
         cwd="/",
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
         **identity,
     )

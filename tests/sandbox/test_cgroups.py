@@ -14,8 +14,8 @@ def _world(tmp_path: Path, *, membership: str, mounts: str) -> dict[str, Path]:
     return files
 
 
-def _mount(place: Path, kind: str, options: str) -> str:
-    return f"30 25 0:26 / {place} rw,relatime shared:9 - {kind} {kind} {options}\n"
+def _mount(place: Path, kind: str, options: str, root: str = "/") -> str:
+    return f"30 25 0:26 {root} {place} rw,relatime shared:9 - {kind} {kind} {options}\n"
 
 
 def test_version_2_enables_controllers_and_sets_limits(tmp_path: Path) -> None:
@@ -55,6 +55,20 @@ def test_version_1_has_one_folder_for_each_controller(tmp_path: Path) -> None:
     assert group is not None
     assert (group.folders["memory"] / "memory.limit_in_bytes").read_text() == "1000"
     assert group.folders["pids"].is_relative_to(pids / "box")
+
+
+@pytest.mark.parametrize("kind", ["cgroup", "cgroup2"])
+def test_a_container_finds_its_own_group_at_the_top(tmp_path: Path, kind: str) -> None:
+    """Without a namespace of its own it is told the path of the machine, and sees only what is below."""
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "cgroup.controllers").write_text("memory pids\n")
+    controllers = "" if kind == "cgroup2" else "memory,pids"
+    mounts = _mount(top, kind, f"rw,{controllers}".removesuffix(","), root="/docker/abc")
+    world = _world(tmp_path, membership=f"0:{controllers}:/docker/abc\n", mounts=mounts)
+    hierarchy = find_hierarchy(**world)
+    assert hierarchy.unavailable == {}
+    assert {folder.parent for folder in hierarchy.folders.values()} == {top}
 
 
 def test_a_controller_that_is_missing_says_so(tmp_path: Path) -> None:

@@ -50,6 +50,18 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a hierarchy is mounted, and which group of it is seen there: in a container, its own."""
+
+    place: Path
+    root: str
+
+    def find(self, group: str) -> Path:
+        below = group.removeprefix(self.root.rstrip("/")) if group.startswith(self.root) else "/"
+        return self.place / below.lstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
 class Hierarchy:
     """Where this process may make groups. `unavailable` says why a controller cannot be used."""
 
@@ -86,16 +98,16 @@ def find_hierarchy(
     except OSError as error:
         return Hierarchy(2, {}, dict.fromkeys(_NEEDED, f"no control groups: {error.strerror}"))
     name = f"envtorch-{os.getpid()}-{secrets.token_hex(4)}"
-    if "" in places and _offers_all(places[""]):
+    if "" in places and _offers_all(places[""].place):
         return _try_version_2(places[""], paths.get("", "/"), name)
     return _try_version_1(places, paths, name)
 
 
-def _try_version_2(place: Path, path: str, name: str) -> Hierarchy:
+def _try_version_2(mount: Mount, group: str, name: str) -> Hierarchy:
     wanted = " ".join(f"+{controller}" for controller in _NEEDED)
     why = "no folder to make groups in"
     # A group that holds processes cannot pass controllers on, except the root; so both are tried.
-    for parent in dict.fromkeys((place / path.lstrip("/"), place)):
+    for parent in dict.fromkeys((mount.find(group), mount.place)):
         folder = parent / name
         try:
             (parent / "cgroup.subtree_control").write_text(wanted)
@@ -111,15 +123,15 @@ def _try_version_2(place: Path, path: str, name: str) -> Hierarchy:
     return Hierarchy(2, {}, dict.fromkeys(_NEEDED, why))
 
 
-def _try_version_1(places: Mapping[str, Path], paths: Mapping[str, str], name: str) -> Hierarchy:
+def _try_version_1(places: Mapping[str, Mount], paths: Mapping[str, str], name: str) -> Hierarchy:
     folders, unavailable = {}, {}
     for controller in _NEEDED:
         if controller not in places:
             unavailable[controller] = "the controller is not mounted"
             continue
-        parent = places[controller] / paths.get(controller, "/").lstrip("/")
+        parent = places[controller].find(paths.get(controller, "/"))
         try:
-            (parent / name).mkdir()
+            (parent / name).mkdir(exist_ok=True)  # two controllers may share a hierarchy
         except OSError as error:
             unavailable[controller] = f"{error.strerror} in {parent}"
             continue
@@ -147,17 +159,17 @@ def _memberships(text: str) -> dict[str, str]:
     return found
 
 
-def _mount_points(text: str) -> dict[str, Path]:
+def _mount_points(text: str) -> dict[str, Mount]:
     """Where each controller is mounted; the key of version 2 is the empty string."""
-    found: dict[str, Path] = {}
+    found: dict[str, Mount] = {}
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.partition(" ")
-        place = Path(before.split()[4])
+        mount = Mount(Path(before.split()[4]), before.split()[3])
         if kind == "cgroup2":
-            found[""] = place
+            found[""] = mount
         elif kind == "cgroup":
-            found |= dict.fromkeys(options.split()[-1].split(","), place)
+            found |= dict.fromkeys(options.split()[-1].split(","), mount)
     return found
 
 

@@ -9,6 +9,8 @@ from envtorch.envs.coding_env import CodingEnv
 from envtorch.envs.coding_env.environment import CodingEnvironment
 from envtorch.errors import EnvTorchError
 from envtorch.sandbox import Policy, report
+from tests.providers.conftest import no_engine
+from tests.providers.subjects import PYTHON_IMAGE
 
 MEGABYTE = 1024 * 1024
 SMALL = Policy(
@@ -62,3 +64,18 @@ def any_env(request: pytest.FixtureRequest) -> Iterator[CodingEnv]:
     with CodingEnv.local(lambda: CodingEnvironment(executor=request.param, policy=SMALL)) as env:
         env.reset()
         yield env
+
+
+@pytest.fixture(scope="session")
+def coding_image() -> str:
+    """Built from the sources that are under test; what did not change comes from the engine's cache."""
+    from envtorch.providers.build import build_base, build_environment
+
+    build_base("envtorch-base:coding-test")
+    build_environment("coding_env", "coding-env:test", base="envtorch-base:coding-test")
+    return "coding-env:test"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("docker") is not None and (reason := no_engine()) is not None:
+        pytest.skip(f"container tests need an engine with {PYTHON_IMAGE}: {reason}")
