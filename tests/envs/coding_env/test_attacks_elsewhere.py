@@ -90,16 +90,15 @@ def _server_in_container(image: str, options: dict[str, Any]) -> Iterator[tuple[
     from envtorch.providers.engine import connect
 
     client = connect()
-    container = client.containers.run(
-        image,
-        ["python", "-B", "-m", MODULE, "--host", "0.0.0.0", "--port", "8000"],
-        detach=True,
-        volumes={str(ROOT / "tests"): {"bind": "/attacks/tests", "mode": "ro"}},
-        environment={"PYTHONPATH": "/attacks"},
-        ports={"8000/tcp": ("127.0.0.1", None)},
-        labels={"org.envtorch.test": "attacks"},
+    settings: dict[str, Any] = {
+        "volumes": {str(ROOT / "tests"): {"bind": "/attacks/tests", "mode": "ro"}},
+        "environment": {"PYTHONPATH": "/attacks"},
+        "ports": {"8000/tcp": ("127.0.0.1", None)},
+        "labels": {"org.envtorch.test": "attacks"},
         **options,
-    )
+    }
+    command = ["python", "-B", "-m", MODULE, "--host", "0.0.0.0", "--port", "8000"]
+    container = client.containers.run(image, command, detach=True, **settings)
     try:
         eventually(lambda: b'"port": 8000' in container.logs(), "the server in the container is up", 60.0)
         (line,) = [line for line in container.logs().splitlines() if line.startswith(b"{")]
