@@ -3,6 +3,7 @@
 python -m tests.sandbox.container_checks
 """
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import time
 import pytest
 
 from envtorch.errors import ConfigurationError
-from envtorch.sandbox import Outcome, Policy, Sandbox
+from envtorch.sandbox import Outcome, Policy, Sandbox, core
+from envtorch.sandbox.zygotes import NOBODY
 
 OWNER = """
 import os, sys, time
@@ -37,6 +39,26 @@ def _check_that_nothing_is_left_of_a_killed_owner() -> None:
         time.sleep(0.02)
 
 
+def _check_that_a_crowd_nobody_sees_takes_no_room(policy: Policy) -> None:
+    """As in a container whose user lives in others, too: we are told of fewer processes than there are."""
+    crowd = [subprocess.Popen(["sleep", "1000"], user=_user()) for _ in range(40)]
+    seen = core._processes_of_user
+    core._processes_of_user = lambda user: seen(user) - len(crowd)
+    try:
+        with Sandbox(dataclasses.replace(policy, processes=8)) as sandbox:
+            result = sandbox.run("import subprocess; subprocess.run(['true']).returncode")
+            assert result.json() == 0, result
+    finally:
+        core._processes_of_user = seen
+        for process in crowd:
+            process.kill()
+            process.wait()
+
+
+def _user() -> int:
+    return os.geteuid() or NOBODY
+
+
 def main() -> None:
     policy = Policy(namespaces=False, timeout_s=20)
     with Sandbox(policy) as sandbox:
@@ -58,6 +80,7 @@ def main() -> None:
         sandbox.run("if os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(1000)")
         home = sandbox.run("os.path.dirname(os.getcwd())").json()
     assert not os.path.exists(home)
+    _check_that_a_crowd_nobody_sees_takes_no_room(policy)
     _check_that_nothing_is_left_of_a_killed_owner()
     print("ok")
 

@@ -20,7 +20,7 @@ from .cgroups import Group
 from .policy import Policy
 from .report import Report, judge
 from .spares import Shelf
-from .zygotes import Zygote, estate
+from .zygotes import NOBODY, Zygote, estate
 
 __all__ = ["INTERPRETER", "Core"]
 
@@ -83,18 +83,21 @@ class Core:
     def config(self, *, adopts: bool) -> dict[str, Any]:
         """What the zygote must know to make this sandbox."""
         policy = self.policy
+        crowd = 0 if self.zygote.has_namespaces else _processes_of_user(os.geteuid() or NOBODY)
+        room = _FORK_ROOM if self.zygote.has_namespaces else crowd
         limits = {
             "memory": policy.memory_bytes,
-            "processes": policy.processes + _OVERHEAD_PROCESSES + self._process_room(),
+            "processes": policy.processes + _OVERHEAD_PROCESSES + room,
             "files": policy.open_files,
             "disk": policy.disk_bytes,
         }
-        return {"limits": limits, "output_bytes": policy.output_bytes, "adopts": adopts, "home": self.home}
-
-    def _process_room(self) -> int:
-        if self.zygote.has_namespaces:
-            return _FORK_ROOM
-        return _processes_of_user(65534 if os.geteuid() == 0 else os.geteuid())
+        return {
+            "limits": limits,
+            "output_bytes": policy.output_bytes,
+            "adopts": adopts,
+            "home": self.home,
+            "crowd": crowd,
+        }
 
     def join_group(self, *, later: bool) -> None:
         """Put the sandbox under a control group of its own, where there are any.

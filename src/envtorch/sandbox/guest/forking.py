@@ -18,7 +18,11 @@ from dataclasses import dataclass
 
 from . import kernel, wire
 
-_SHARED_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s ", re.MULTILINE)
+_SHARED_MAPPING = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s [0-9a-f]+ [0-9a-f:]+ \d+ *(.*)$", re.MULTILINE
+)
+_READ_ONLY_FILES = b"/usr/"
+"""Files that nobody in the sandbox can change: what is mapped of them, libc's tables, may stay shared."""
 _LARGEST_COPY = 1 << 30
 
 
@@ -45,14 +49,16 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
     `channel` is the new sandbox's socket to the owner. The doors to its namespaces, in the order of
     `NAMESPACES`, come over it once its walls stand, and so does word of a failure to enter them.
     """
-    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
-    folder = os.getcwd()
     chance = sys.modules.get("random")
     state = chance.getstate() if chance is not None else None
     passage = os.fork()
     if passage:
         os.close(channel)
         return passage
+    # What can be done before the walls stand is done now: they are being furnished meanwhile.
+    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
+    folder = os.getcwd()
+    _privatise_mappings()
     born = Born(socket.SocketType(fileno=channel))
     try:
         _pass(born.channel)
@@ -67,7 +73,6 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
     _enter_folder(folder, workspace)
     for file in files:
         _detach(file)
-    _privatise_mappings()
     return born
 
 
@@ -133,5 +138,6 @@ def _privatise_mappings() -> None:
     for found in _SHARED_MAPPING.finditer(mappings):
         start, end = int(found[1], 16), int(found[2], 16)
         protection = (found[3] == b"r") | (found[4] == b"w") << 1 | (found[5] == b"x") << 2
-        if found[3] == b"r" and end - start <= _LARGEST_COPY:
+        constant = found[4] == b"-" and found[6].startswith(_READ_ONLY_FILES)
+        if found[3] == b"r" and end - start <= _LARGEST_COPY and not constant:
             kernel.private_copy(start, ctypes.string_at(start, end - start), protection)

@@ -1,5 +1,6 @@
 """What a process of the sandbox gives up, in the order in which it can be given up."""
 
+import contextlib
 import os
 import resource
 import struct
@@ -13,6 +14,7 @@ ON = "on"
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
 _REFER, _TRUNCATE, _DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIRECTORY
+_MARGIN, _LEAST_ROOM = 16, 256
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -75,6 +77,36 @@ class Lockdown:
         if self.ruleset is not None:
             kernel.landlock_restrict(self.ruleset)
             os.close(self.ruleset)
+
+
+def hidden_crowd(seen: int) -> int:
+    """How many more processes than `seen` our user may have: the kernel counts those we cannot see, too.
+
+    Without a user namespace the limit on processes is the user's, and the same user may live in other
+    containers. Answers with 0, or with room that is enough now, found by forking under lower limits.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = hard if hard != resource.RLIM_INFINITY else 1 << 22
+    room = 0
+    try:
+        while seen + _MARGIN + room < most and not _may_fork_under(seen + _MARGIN + room, hard):
+            room = max(_LEAST_ROOM, 2 * room)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+    return room
+
+
+def _may_fork_under(limit: int, hard: int) -> bool:
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, hard))
+    try:
+        process = os.fork()
+    except BlockingIOError:
+        return False
+    if process == 0:
+        os._exit(0)
+    with contextlib.suppress(ChildProcessError):  # the kernel reaps for whoever ignores the end of children
+        os.waitpid(process, 0)
+    return True
 
 
 def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int | None:

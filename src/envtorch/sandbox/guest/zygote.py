@@ -13,12 +13,12 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from . import interpreter, kernel, root, wire
 from .init import Init, Place, close_all_but, copy_home, mount_private
-from .lockdown import ON, Limits, Lockdown, make_ruleset
+from .lockdown import ON, Limits, Lockdown, hidden_crowd, make_ruleset
 
 _ALL_NAMESPACES = sum(kernel.NAMESPACES.values())
 _LAYER_NAMES = {
@@ -194,6 +194,8 @@ def _prepare(
         lockdown.layers |= dict.fromkeys((*_LAYER_NAMES.values(), "private root", "workspace"), missing)
         lockdown.layers["process table"] = missing
         kernel.become_subreaper()
+        room = hidden_crowd(config["crowd"])
+        lockdown.limits = replace(lockdown.limits, processes=lockdown.limits.processes + room)
         place = Place(config["home"], f"{config['home']}/.output")
         lockdown.use_ruleset(make_ruleset(nursery.readable, [config["home"]]))
     place.furnish()
