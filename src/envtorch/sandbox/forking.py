@@ -134,24 +134,23 @@ def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
 
 
 def _enter(core: Core, slot: Core, seeds: Sequence[int]) -> Flow[None]:
-    """Have the interpreter fork itself while the slot copies its files and locks itself down; then let the
-    fork in."""
+    """Have the interpreter fork itself while the slot copies its files and locks itself down; the fork waits
+    for the doors, which open when that is done."""
     slot.functions = dict(core.functions)
-    slot.tell({"op": "fill"}, seeds[:1])
     identifier = new_identifier()
     frame = protocol.frame({"type": "fork", "id": identifier})
-    # The descriptor travels with the first byte, the rest of the frame after it.
     slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    sent = socket.send_fds(core.data, [frame[:1]], [slot.far_data.fileno()])
-    assert sent == 1
-    said = yield from speak(core, identifier, frame[1:], protocol.Forked, timeout_s=_FORK_TIMEOUT_S)
+    sent = socket.send_fds(core.data, [frame], [slot.far_data.fileno()])
+    assert sent == len(frame), "an interpreter at rest has read all that it was sent"
     slot.far_data.close()
-    assert isinstance(said, protocol.Forked)
-    if said.error is not None:
-        raise OutOfResources(f"the interpreter could not fork: {said.error}")
+    slot.tell({"op": "fill"}, seeds[:1])
     yield from await_filled(slot)
     socket.send_fds(slot.data, [b"enter"], slot.doors)
     slot.close_doors()
+    said = yield from speak(core, identifier, b"", protocol.Forked, timeout_s=_FORK_TIMEOUT_S)
+    assert isinstance(said, protocol.Forked)
+    if said.error is not None:
+        raise OutOfResources(f"the interpreter could not fork: {said.error}")
     slot.adopt((yield from _await_hello(slot, identifier)))
 
 

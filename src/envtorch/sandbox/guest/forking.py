@@ -18,9 +18,7 @@ from dataclasses import dataclass
 
 from . import kernel, wire
 
-_SHARED_MAPPING = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)s [0-9a-f]+ [0-9a-f:]+ \d+ *(.*)$", re.MULTILINE
-)
+_SHARED = re.compile(rb"[r-][w-][x-]s [0-9a-f]{8}")
 _READ_ONLY_FILES = b"/usr/"
 """Files that nobody in the sandbox can change: what is mapped of them, libc's tables, may stay shared."""
 _LARGEST_COPY = 1 << 30
@@ -37,6 +35,19 @@ class OpenFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Mapping:
+    """Memory that is shared with other processes."""
+
+    start: int
+    size: int
+    protection: bytes
+
+    def make_private(self) -> None:
+        flags = sum(bit for bit, letter in ((1, b"r"), (2, b"w"), (4, b"x")) if letter in self.protection)
+        kernel.private_copy(self.start, ctypes.string_at(self.start, self.size), flags)
+
+
+@dataclass(frozen=True, slots=True)
 class Born:
     """What `fork` returns in the new sandbox: its socket to the owner."""
 
@@ -49,17 +60,17 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
     `channel` is the new sandbox's socket to the owner. The doors to its namespaces, in the order of
     `NAMESPACES`, come over it once its walls stand, and so does word of a failure to enter them.
     """
+    # What can be looked up beforehand is: after a fork, every page that is touched must be copied first.
+    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
+    mappings = _shared_mappings()
+    folder = os.getcwd()
     chance = sys.modules.get("random")
     state = chance.getstate() if chance is not None else None
+    born = Born(socket.SocketType(fileno=channel))
     passage = os.fork()
     if passage:
-        os.close(channel)
+        born.channel.close()
         return passage
-    # What can be done before the walls stand is done now: they are being furnished meanwhile.
-    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
-    folder = os.getcwd()
-    _privatise_mappings()
-    born = Born(socket.SocketType(fileno=channel))
     try:
         _pass(born.channel)
     except OSError as error:
@@ -73,6 +84,8 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
     _enter_folder(folder, workspace)
     for file in files:
         _detach(file)
+    for mapping in mappings:
+        mapping.make_private()
     return born
 
 
@@ -131,13 +144,18 @@ def _detach(file: OpenFile) -> None:
     os.close(opened)
 
 
-def _privatise_mappings() -> None:
-    """Turn shared memory into private memory: a fork would go on sharing it with its parent."""
+def _shared_mappings() -> list[Mapping]:
+    """Shared memory, which a fork would go on sharing with its parent."""
     with open("/proc/self/maps", "rb", buffering=0) as file:
-        mappings = file.readall()
-    for found in _SHARED_MAPPING.finditer(mappings):
-        start, end = int(found[1], 16), int(found[2], 16)
-        protection = (found[3] == b"r") | (found[4] == b"w") << 1 | (found[5] == b"x") << 2
-        constant = found[4] == b"-" and found[6].startswith(_READ_ONLY_FILES)
-        if found[3] == b"r" and end - start <= _LARGEST_COPY and not constant:
-            kernel.private_copy(start, ctypes.string_at(start, end - start), protection)
+        lines = file.readall()
+    if _SHARED.search(lines) is None:
+        return []
+    found = []
+    for line in lines.splitlines():
+        addresses, protection, _, _, _, *path = line.split(maxsplit=5)
+        constant = protection[1:2] == b"-" and bool(path) and path[0].startswith(_READ_ONLY_FILES)
+        if protection[3:] == b"s" and protection[:1] == b"r" and not constant:
+            start, end = (int(address, 16) for address in addresses.split(b"-"))
+            if end - start <= _LARGEST_COPY:
+                found.append(Mapping(start, end - start, protection))
+    return found

@@ -171,7 +171,6 @@ class Interpreter:
         try:
             born = forking.fork(channel, request["id"], self._workspace)
         except OSError as error:
-            os.close(channel)
             return {"type": "forked", "id": request["id"], "error": str(error)}
         if not isinstance(born, forking.Born):
             self._passages.append(born)
