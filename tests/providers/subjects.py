@@ -1,5 +1,6 @@
 """The providers under test, each with the probe: found by name from other processes too."""
 
+import shlex
 from pathlib import Path
 
 from envtorch.providers.process import ProcessProvider
@@ -50,4 +51,20 @@ def kubernetes() -> ProviderSubject:
         options={"command": PROBE_COMMAND, "pull": "never", "memory": "128Mi"},
         missing_image="envtorch-no-such-image:1",
         importable="tests.providers.subjects:kubernetes",
+    )
+
+
+def daytona() -> ProviderSubject:
+    from tests.providers import fake_daytona
+
+    fake_daytona.install()
+    from envtorch.providers.daytona import DaytonaProvider
+
+    return ProviderSubject(
+        make=DaytonaProvider,
+        image="any:1",
+        options={"cmd": shlex.join(PROBE_COMMAND)},
+        missing_image="missing:1",
+        chooses_port=False,
+        importable="tests.providers.subjects:daytona",
     )

@@ -4,22 +4,17 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["app_candidates", "read_manifest"]
+from envtorch.providers.recipes import top_level_fields
 
-_FIELD = re.compile(r"""^(\w+)\s*:\s*["']?([^"'#]*?)["']?\s*(?:#.*)?$""")
+__all__ = ["app_candidates", "read_manifest"]
 
 
 def read_manifest(directory: Path) -> dict[str, str]:
-    """The top-level fields that are one line each. What cannot be understood is left out.
-
-    Manifests in the wild hold anything, and some are not even YAML; a full parser would refuse them.
-    """
+    """The manifest's plain top-level fields; empty if there is no manifest."""
     for name in ("openenv.yaml", "openenv.yml"):
         path = directory / name
         if path.is_file():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            found = (_FIELD.match(line) for line in lines)
-            return {match[1]: match[2].strip() for match in found if match and match[2].strip()}
+            return top_level_fields(path.read_text(encoding="utf-8", errors="replace"))
     return {}
 
 

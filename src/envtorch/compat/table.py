@@ -85,6 +85,7 @@ TABLE: Final[dict[str, tuple[str, ...]]] = {
     "openenv.core.containers.runtime": _PROVIDERS,
     "openenv.core.containers.runtime.providers": _PROVIDERS,
     "openenv.core.containers.runtime.uv_provider": _PROVIDERS,
+    "openenv.core.containers.runtime.daytona_provider": ("envtorch.compat.daytona",),
 }
 
 DELETED: Final[dict[str, tuple[str, ...]]] = {

@@ -11,6 +11,7 @@ from envtorch.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from envtorch.providers.base import ContainerProvider, Phase, RuntimeProvider, Status
+    from envtorch.providers.daytona import DaytonaProvider
     from envtorch.providers.docker import LocalDockerProvider
     from envtorch.providers.hub import Space
     from envtorch.providers.kubernetes import KubernetesProvider
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ContainerProvider",
+    "DaytonaProvider",
     "KubernetesProvider",
     "LocalDockerProvider",
     "Phase",
@@ -37,6 +39,7 @@ _MODULES = {
     "Phase": "base",
     "RuntimeProvider": "base",
     "Status": "base",
+    "DaytonaProvider": "daytona",
     "LocalDockerProvider": "docker",
     "KubernetesProvider": "kubernetes",
     "ProcessProvider": "process",
@@ -50,6 +53,7 @@ NAMES = {
     "docker": "LocalDockerProvider",
     "podman": "LocalDockerProvider",
     "kubernetes": "KubernetesProvider",
+    "daytona": "DaytonaProvider",
 }
 """The providers that can be asked for by name."""
 

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from envtorch.errors import ConfigurationError
-from envtorch.providers.ready import wait_until_healthy
+from envtorch.providers.ready import Ask, probe, wait_until_healthy
 
 __all__ = ["ContainerProvider", "Phase", "Provider", "RuntimeProvider", "Server", "Status"]
 
@@ -144,10 +144,10 @@ class Provider(ABC):
                     if self._stopper is not None:
                         self._stopper.detach()
 
-    def _wait_until_healthy(self, base_url: str, timeout_s: float) -> None:
+    def _wait_until_healthy(self, base_url: str, timeout_s: float, ask: Ask = probe) -> None:
         if self._server is None:
             raise ConfigurationError("there is no server to wait for: start one first")
-        wait_until_healthy(base_url, timeout_s=timeout_s, watched=self)
+        wait_until_healthy(base_url, timeout_s=timeout_s, watched=self, ask=ask)
 
 
 class ContainerProvider(Provider):

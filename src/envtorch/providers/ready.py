@@ -11,7 +11,7 @@ from envtorch.errors import NotReady, ServerExited
 if TYPE_CHECKING:
     from envtorch.providers.base import Status
 
-__all__ = ["NO_ANSWER", "Watched", "probe", "wait_until_healthy"]
+__all__ = ["NO_ANSWER", "Ask", "Watched", "probe", "wait_until_healthy"]
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.25
@@ -20,6 +20,10 @@ LOG_LINES = 20
 
 NOT_ASKED = "it was not asked yet"
 NO_ANSWER = "it did not answer in time"
+
+
+Ask = Callable[[str, float], str | None]
+"""Asks a server for its health, within so many seconds: None when it is healthy, else why not."""
 
 
 class Watched(Protocol):
@@ -35,14 +39,13 @@ def wait_until_healthy(
     *,
     timeout_s: float,
     watched: Watched,
-    ask: Callable[[str, float], str | None] | None = None,
+    ask: Ask | None = None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return when `GET base_url/health` answers 200.
 
-    Raises `ServerExited` as soon as the server is gone and `NotReady` at the deadline. `ask(url,
-    timeout)` gives None for a healthy server, else the reason why it is not.
+    Raises `ServerExited` as soon as the server is gone and `NotReady` at the deadline.
     """
     ask = ask or probe
     deadline = clock() + timeout_s
@@ -78,11 +81,13 @@ def exited(status: "Status", watched: Watched) -> ServerExited:
     )
 
 
-def probe(base_url: str, timeout_s: float = 5.0) -> str | None:
-    """Why the server at `base_url` is not healthy; None when it is."""
+def probe(base_url: str, timeout_s: float = 5.0, *, through_proxy: bool = False) -> str | None:
+    """Why the server at `base_url` is not healthy; None when it is.
+
+    A server on this machine or in this cluster is never behind the user's proxy; one far away may be.
+    """
     try:
-        # A server on this machine or in this cluster is never behind the user's proxy.
-        response = httpx.get(f"{base_url}/health", timeout=min(timeout_s, 5.0), trust_env=False)
+        response = httpx.get(f"{base_url}/health", timeout=min(timeout_s, 5.0), trust_env=through_proxy)
     except httpx.TimeoutException:
         return NO_ANSWER
     except httpx.HTTPError as error:

@@ -43,7 +43,8 @@ def sweep() -> list[Swept]:
     An engine that is not there, or whose package is not installed, has nothing to sweep.
     """
     swept = sweep_directories()
-    for module, function in (("docker", "sweep_engine"), ("kubernetes", "sweep_cluster")):
+    engines = (("docker", "sweep_engine"), ("kubernetes", "sweep_cluster"), ("daytona", "sweep_daytona"))
+    for module, function in engines:
         with suppress(MissingExtra, EngineUnavailable):
             swept += getattr(import_module(f"envtorch.providers.{module}"), function)()
     return swept

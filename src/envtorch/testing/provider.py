@@ -96,6 +96,9 @@ class ProviderSubject:
     """Where this subject can be found by another process, as `"module:name"`: for the checks that kill
     the owner."""
 
+    chooses_port: bool = True
+    """Whether the caller may say which port of this machine the server has."""
+
     ready_timeout_s: float = 60.0
 
     def start(

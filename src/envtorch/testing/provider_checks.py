@@ -106,6 +106,7 @@ def unknown_options_are_refused(subject: ProviderSubject) -> None:
 
 @promise("a port that was asked for is the one that is used")
 def chosen_port_is_used(subject: ProviderSubject) -> None:
+    _needs_a_choice_of_port(subject)
     for _ in range(5):  # between finding a free port and using it, another program may take it
         port = _free_port()
         with suppress(PortTaken), subject.serving(port=port) as probe:
@@ -116,6 +117,7 @@ def chosen_port_is_used(subject: ProviderSubject) -> None:
 
 @promise("a port that is taken is a PortTaken, and nothing is left behind")
 def taken_port_is_told(subject: ProviderSubject) -> None:
+    _needs_a_choice_of_port(subject)
     with socket.create_server(("127.0.0.1", 0)) as holder, subject.provider() as provider:
         port = holder.getsockname()[1]
         with expect(PortTaken, because="another program listens on the port") as expected:
@@ -315,6 +317,11 @@ def logs_outlive_the_server(subject: ProviderSubject) -> None:
         subject.wait(provider, subject.start(provider))
         provider.close()
         assert "probe: out" in provider.logs()
+
+
+def _needs_a_choice_of_port(subject: ProviderSubject) -> None:
+    if not subject.chooses_port:
+        raise Skipped("this provider's servers have no port of this machine")
 
 
 async def _begin(subject: ProviderSubject, provider: ContainerProvider | RuntimeProvider) -> str:
