@@ -25,6 +25,18 @@ def no_engine() -> str | None:
 
 
 @functools.cache
+def is_podman() -> bool:
+    """Whether the engine is Podman, which does a few things its own way."""
+    from envtorch.providers.engine import connect
+
+    client = connect()
+    try:
+        return any("Podman" in part["Name"] for part in client.version().get("Components", ()))
+    finally:
+        client.close()
+
+
+@functools.cache
 def no_cluster() -> str | None:
     """Why Kubernetes tests cannot run here; None when they can."""
     try:
@@ -47,7 +59,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = no_cluster()
         if reason is not None:
             pytest.skip(f"Kubernetes tests need a cluster: {reason}")
-    if item.get_closest_marker("docker") is not None:
+    needs_engine = item.get_closest_marker("docker")
+    if needs_engine is not None:
         reason = no_engine()
         if reason is not None:
             pytest.skip(f"container tests need an engine with {PYTHON_IMAGE}: {reason}")
+        if "podman" in needs_engine.kwargs and is_podman():
+            pytest.skip(f"on Podman: {needs_engine.kwargs['podman']}")

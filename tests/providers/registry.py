@@ -19,9 +19,9 @@ def _digest(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def one_layer_image() -> tuple[bytes, dict[str, bytes]]:
+def one_layer_image(size: int = 100_000) -> tuple[bytes, dict[str, bytes]]:
     """A manifest, and the blobs it names: an image with one file in it, which no engine has seen before."""
-    content = secrets.token_bytes(100_000)
+    content = secrets.token_bytes(size)
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         member = tarfile.TarInfo("hello")
@@ -71,9 +71,9 @@ class _Quiet(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def registry(*, denies: bool = False) -> Iterator[str]:
+def registry(*, denies: bool = False, megabytes: float = 0.1) -> Iterator[str]:
     """A registry on loopback with the image `host:port/one:1`; its address."""
-    manifest, blobs = one_layer_image()
+    manifest, blobs = one_layer_image(int(megabytes * 1_000_000))
 
     class Registry(_Quiet):
         def do_GET(self) -> None:

@@ -17,10 +17,12 @@ from envtorch.providers.ownership import OWNER_LABEL, OwnerTag
 from envtorch.providers.sweeper import sweep
 from envtorch.testing import PROBE_COMMAND
 from tests.providers.registry import engine_that_pulls_like, registry
+from tests.providers.small_engine import small_engine, unable
 from tests.providers.subjects import PYTHON_IMAGE
 from tests.support import eventually
 
 needs_engine = pytest.mark.docker
+needs_plain_registry = pytest.mark.docker(podman="it takes only registries with TLS, unless configured")
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def inspect(client: Any, provider: LocalDockerProvider) -> dict[str, Any]:
     return attributes
 
 
-@needs_engine
+@pytest.mark.docker(podman="it spells the same settings its own way; the next test sees their effects")
 def test_every_limit_reaches_the_engine(client: Any, tmp_path: Path) -> None:
     (tmp_path / "note").write_text("from outside")
     with LocalDockerProvider() as provider:
@@ -84,6 +86,38 @@ def run_inside(**options: Any) -> str:
     raise AssertionError("the program was to end by itself")
 
 
+LOOK_AROUND = """
+import glob, os, sys
+def limit(*names):
+    for name in names:
+        for place in ("/sys/fs/cgroup/*/", "/sys/fs/cgroup/"):
+            for path in glob.glob(place + name):
+                return open(path).read().split()[0]
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+print(int(status["CapEff"], 16), status["NoNewPrivs"].strip(), os.getuid(), os.environ["A"])
+print(limit("memory.limit_in_bytes", "memory.max"), limit("pids.max"), open("/data/note").read())
+sys.exit(5)
+"""
+
+
+@needs_engine
+def test_every_limit_holds_inside(tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("from outside")
+    (tmp_path / "note").chmod(0o644)
+    tmp_path.chmod(0o755)
+    said = run_inside(
+        command=["python3", "-c", LOOK_AROUND],
+        env_vars={"A": "b"},
+        memory="96m",
+        pids=40,
+        user="65534",
+        volumes={str(tmp_path): "/data:ro"},
+        drop_capabilities=True,
+    )
+    assert "0 1 65534 b" in said
+    assert f"{96 * 1024 * 1024} 40 from outside" in said
+
+
 @needs_engine
 def test_a_read_only_root_cannot_be_written_but_tmp_can() -> None:
     program = "open('/tmp/a', 'w').write('x'); print('tmp ok', flush=True); open('/b', 'w')"
@@ -92,7 +126,7 @@ def test_a_read_only_root_cannot_be_written_but_tmp_can() -> None:
     assert "Read-only file system" in said
 
 
-@needs_engine
+@pytest.mark.docker(podman="it does not tell why a container was killed")
 def test_memory_beyond_the_limit_is_told_as_such() -> None:
     said = run_inside(command=["python3", "-c", "x = bytearray(300 * 1024 * 1024)"], memory="32m")
     assert "code 137" in said
@@ -106,7 +140,7 @@ def test_without_a_network_nothing_outside_can_be_reached() -> None:
     assert "['lo']" in said
 
 
-@needs_engine
+@pytest.mark.docker(podman="its health checks need timers of systemd")
 def test_the_engines_own_health_check_is_told() -> None:
     with LocalDockerProvider() as provider:
         url = provider.start_container(
@@ -122,7 +156,7 @@ def start_in_vain(image: str, seen: list[Progress], **options: Any) -> None:
         provider.wait_for_ready(provider.start_container(image, on_progress=seen.append, **options))
 
 
-@needs_engine
+@needs_plain_registry
 def test_an_image_is_pulled_with_progress_and_only_when_it_is_missing(client: Any) -> None:
     with registry() as host:
         image = f"{host}/one:1"
@@ -137,7 +171,7 @@ def test_an_image_is_pulled_with_progress_and_only_when_it_is_missing(client: An
         client.images.remove(image, force=True)
 
 
-@needs_engine
+@needs_plain_registry
 def test_a_registry_that_refuses_is_told() -> None:
     with registry(denies=True) as host, LocalDockerProvider() as provider:
         with pytest.raises(ImageUnavailable, match="wants credentials"):
@@ -160,6 +194,16 @@ def test_an_image_that_may_not_be_pulled_is_told() -> None:
 
 
 FULL = "write /var/lib/docker/tmp/GetImageBlob81: no space left on device"
+
+
+@pytest.mark.skipif(unable() is not None, reason=str(unable()))
+def test_a_disk_that_runs_full_during_a_pull_is_told_by_a_real_engine() -> None:
+    with small_engine(megabytes=16) as (address, image), LocalDockerProvider(address) as provider:
+        with pytest.raises(ImageUnavailable, match="the engine's disk is full") as caught:
+            provider.start_container(image, pull_timeout_s=60)
+        assert "\n" not in str(caught.value)
+        assert provider.status().phase is Phase.ABSENT
+        assert provider._client.api.containers(all=True) == []
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
@@ -202,8 +246,13 @@ def test_settings_are_made_without_an_engine() -> None:
         container_settings("echo", DockerOptions(volumes={"/a": "b"}), None, {})
 
 
-@needs_engine
-@pytest.mark.parametrize("stage", ["pulling", "created", "started", "stopping"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param("pulling", marks=needs_plain_registry),
+        *(pytest.param(stage, marks=needs_engine) for stage in ("created", "started", "stopping")),
+    ],
+)
 def test_an_owner_killed_at_any_stage_leaves_nothing_after_a_sweep(stage: str, client: Any) -> None:
     with registry() as host:
         image = f"{host}/one:1" if stage == "pulling" else PYTHON_IMAGE
