@@ -8,7 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envtorch.client import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient, VectorEnv
+    from envtorch.client import (
+        AsyncEnvClient,
+        EnvClient,
+        GenericEnvClient,
+        HTTPEnvClient,
+        MCPToolClient,
+        VectorEnv,
+    )
     from envtorch.env import Environment, EnvSpec, Rubric, TaskProvider, ToolProvider, Transform
     from envtorch.errors import EnvTorchError
     from envtorch.pool import AsyncEnvPool, EnvPool
@@ -28,7 +35,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "envtorch.client": ("AsyncEnvClient", "EnvClient", "GenericEnvClient", "HTTPEnvClient", "VectorEnv"),
+    "envtorch.client": (
+        "AsyncEnvClient",
+        "EnvClient",
+        "GenericEnvClient",
+        "HTTPEnvClient",
+        "MCPToolClient",
+        "VectorEnv",
+    ),
     "envtorch.env": ("EnvSpec", "Environment", "Rubric", "TaskProvider", "ToolProvider", "Transform"),
     "envtorch.errors": ("EnvTorchError",),
     "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
@@ -61,6 +75,7 @@ __all__ = [
     "GenericEnvClient",
     "HTTPEnvClient",
     "HTTPEnvServer",
+    "MCPToolClient",
     "Observation",
     "Rubric",
     "ServerCapacityStatus",

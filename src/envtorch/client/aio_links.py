@@ -18,6 +18,7 @@ from envtorch.protocol.flow import drive_async, settle
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import Close, Mcp, decode
+from envtorch.protocol.tools import answer_tools
 from envtorch.protocol.wire import Answer, Ask, error_reply
 
 __all__ = ["AsyncLink", "AsyncLocalLink", "AsyncSocketLink", "connect_socket", "cut"]
@@ -125,9 +126,12 @@ class AsyncLocalLink:
     async def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
         try:
             request = decode(ask.frame())
-            assert not isinstance(request, Close | Mcp)
+            assert not isinstance(request, Close)
             async with asyncio.timeout(timeout_s):
-                flow = self._host.reply(request, strict=True, timeout_s=timeout_s)
+                if isinstance(request, Mcp):
+                    flow = answer_tools(self._host, request)
+                else:
+                    flow = self._host.reply(request, strict=True, timeout_s=timeout_s)
                 reply = await drive_async(flow, settle)
         except TimeoutError as error:
             if isinstance(error, EnvTorchError):

@@ -15,6 +15,7 @@ from envtorch.protocol.flow import drive, settle
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import Close, Mcp, decode
+from envtorch.protocol.tools import answer_tools
 from envtorch.protocol.wire import Answer, Ask, error_reply
 
 __all__ = ["NO_FORK", "Link", "LocalLink", "SocketLink", "connect_socket", "make_host"]
@@ -97,8 +98,12 @@ class LocalLink:
     def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
         try:
             request = decode(ask.frame())
-            assert not isinstance(request, Close | Mcp)
-            reply = drive(self._host.reply(request, strict=True, timeout_s=timeout_s), self._settle)
+            assert not isinstance(request, Close)
+            if isinstance(request, Mcp):
+                flow = answer_tools(self._host, request)
+            else:
+                flow = self._host.reply(request, strict=True, timeout_s=timeout_s)
+            reply = drive(flow, self._settle)
         except EnvTorchError as error:
             reply = error_reply(error)
         return Answer.read(reply.frame())

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from envtorch.compat.table import MIRRORS, TABLE
+from envtorch.errors import MissingExtra
 
 __all__ = ["AliasFinder", "AliasModule", "canonical"]
 
@@ -24,8 +25,8 @@ class AliasModule(ModuleType):
         child = f"{self.__name__}.{name}"
         if child in TABLE:
             return importlib.import_module(child)
-        if name == "__all__":
-            return self.__dir__()
+        if name == "__all__":  # `import *` takes what can be had: extras need not be installed
+            return [name for name in self.__dir__() if self._can_be_had(name)]
         if name.startswith("__") and name != "__version__":
             raise AttributeError(name)
         module, attribute = self._home(name)
@@ -62,6 +63,12 @@ class AliasModule(ModuleType):
             old, separator, _ = source.partition("=")
             names |= {old} if separator else set(getattr(importlib.import_module(source), "__all__", ()))
         return sorted(names)
+
+    def _can_be_had(self, name: str) -> bool:
+        try:
+            return hasattr(self, name)
+        except MissingExtra:
+            return False
 
     def _home(self, name: str) -> tuple[ModuleType, str]:
         """The module of ours that has this name, and what it is called there."""

@@ -8,6 +8,7 @@ from pydantic import ConfigDict
 
 from envtorch.compat.env_client import EnvClient
 from envtorch.compat.pending import settle
+from envtorch.protocol.tools import read_tools, value_of
 from envtorch.settings import ServerMode
 from envtorch.tools import (
     CallToolAction,
@@ -66,7 +67,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         if use_cache and self._tools_cache is not None:
             return self._tools_cache
         if self.use_production_mode:
-            tools = _tools((await self._rpc("tools/list", {})).get("tools", []))
+            tools = read_tools((await self._rpc("tools/list", {})).get("tools", []))
         else:
             try:
                 tools = (await settle(self.step(ListToolsAction()))).observation.tools
@@ -105,7 +106,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         outcome = {"done": payload.get("done", False), "reward": payload.get("reward")}
         observation: Observation
         if "tools" in told:
-            observation = ListToolsObservation(tools=_tools(told["tools"]), **outcome)
+            observation = ListToolsObservation(tools=read_tools(told["tools"]), **outcome)
         elif "tool_name" in told:
             fields = {
                 name: told[name] for name in ("tool_name", "result", "error", "metadata") if name in told
@@ -134,11 +135,11 @@ class MCPToolClient(MCPClientBase):
             return await self._call_as_rpc(name, arguments)
         if getattr(observation, "error", None) is not None:
             raise RuntimeError(f"Tool '{name}' failed: {observation.error.message}")
-        return _data(getattr(observation, "result", observation))
+        return value_of(getattr(observation, "result", observation))
 
     async def _call_as_rpc(self, name: str, arguments: dict[str, Any]) -> Any:
         try:
-            return _data(await self._rpc("tools/call", {"name": name, "arguments": arguments}))
+            return value_of(await self._rpc("tools/call", {"name": name, "arguments": arguments}))
         except RuntimeError as failed:
             raise RuntimeError(f"Tool '{name}' failed: {failed}") from None
 
@@ -149,21 +150,3 @@ class MCPToolClient(MCPClientBase):
     async def has_tool(self, name: str) -> bool:
         """Whether there is a tool of that name."""
         return await self.get_tool(name) is not None
-
-
-def _tools(told: list[dict[str, Any]]) -> list[Tool]:
-    return [
-        Tool(
-            name=tool["name"],
-            description=tool.get("description") or "",
-            input_schema=tool.get("input_schema") or tool.get("inputSchema") or {},
-        )
-        for tool in told
-    ]
-
-
-def _data(result: Any) -> Any:
-    """The answer itself, out of what MCP wraps around it."""
-    if isinstance(result, dict) and "data" in result:
-        return result["data"]
-    return getattr(result, "data", result)

@@ -85,7 +85,10 @@ TABLE: Final[dict[str, tuple[str, ...]]] = {
     "openenv.core.containers.runtime": _PROVIDERS,
     "openenv.core.containers.runtime.providers": _PROVIDERS,
     "openenv.core.containers.runtime.uv_provider": _PROVIDERS,
-    "openenv.core.containers.runtime.daytona_provider": ("envtorch.compat.daytona",),
+    "openenv.core.containers.runtime.daytona_provider": (  # by name: it needs an extra
+        "DaytonaProvider=envtorch.compat.daytona:DaytonaProvider",
+        "time=envtorch.compat.daytona:time",
+    ),
 }
 
 DELETED: Final[dict[str, tuple[str, ...]]] = {

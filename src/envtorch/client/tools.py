@@ -1,0 +1,113 @@
+"""Clients of environments that are made of tools: list them, call them, in one session with its episode."""
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from envtorch.client.aio import AsyncEnvClient, AsyncFactory
+from envtorch.client.options import GivenOptions, Owner
+from envtorch.client.sync import EnvClient
+from envtorch.env import EnvironmentSource
+from envtorch.protocol.tools import ask_call, ask_tools, read_tools
+from envtorch.tools import (
+    CallToolAction,
+    CallToolObservation,
+    ListToolsAction,
+    ListToolsObservation,
+    Tool,
+)
+from envtorch.types import Action, Observation, State, StepResult
+
+__all__ = ["AsyncMCPToolClient", "MCPToolClient"]
+
+
+class AsyncMCPToolClient(AsyncEnvClient[Action, Observation, State]):
+    """`MCPToolClient`, awaited. Made by `MCPToolClient.aio(...)`."""
+
+    async def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
+        """Which tools the environment has."""
+        return await self._run(lambda _: ask_tools(), timeout_s)
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> Any:
+        """What a tool answers; `MCPToolClient.call_tool` says how it fails."""
+        return await self._run(lambda _: ask_call(name, arguments or {}), timeout_s)
+
+
+class AsyncToolFactory(AsyncFactory[Action, Observation, State]):
+    """`MCPToolClient.aio`."""
+
+    def __call__(
+        self, base_url: str, *, provider: Owner | None = None, **options: Unpack[GivenOptions]
+    ) -> AsyncMCPToolClient:
+        return _with_tools(super().__call__(base_url, provider=provider, **options))
+
+    def local(self, environment: EnvironmentSource | None = None) -> AsyncMCPToolClient:
+        return _with_tools(super().local(environment))
+
+
+def _with_tools(client: AsyncEnvClient[Action, Observation, State]) -> AsyncMCPToolClient:
+    return AsyncMCPToolClient(client._options, client._hooks, link=client._link, provider=client._provider)
+
+
+class AsyncToolTwin:
+    """Makes the async twins of tool clients."""
+
+    def __get__(self, instance: object, owner: Any) -> AsyncToolFactory:
+        return AsyncToolFactory(owner)
+
+
+class MCPToolClient(EnvClient[Action, Observation, State]):
+    """One session on any environment that has tools, without its classes.
+
+        with MCPToolClient("http://127.0.0.1:8000") as env:
+            env.reset(seed=7)
+            env.list_tools()
+            env.call_tool("put", {"thing": "apple"})
+
+    On a server of ours a tool call is a step: `state` counts it and the rubric sees it. To have its
+    reward too, take the step yourself: `env.step(CallToolAction(...))`. `MCPToolClient.aio(...)` is the async
+    twin. A server in production mode takes tool calls and nothing else.
+    """
+
+    aio = AsyncToolTwin()
+
+    def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
+        """Which tools the environment has. Raises `Unsupported` if it has none."""
+        return self._run(self._connected(), ask_tools(), timeout_s)
+
+    def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> Any:
+        """What a tool answers.
+
+        Raises `InvalidAction` for a tool that is not there, `EnvironmentFailed` with the tool's own reason.
+        """
+        return self._run(self._connected(), ask_call(name, arguments or {}), timeout_s)
+
+    def _step_payload(self, action: Action) -> dict[str, Any]:
+        if isinstance(action, ListToolsAction):
+            return {"type": action.type}
+        if isinstance(action, CallToolAction):
+            return {"type": action.type, "tool_name": action.tool_name, "arguments": action.arguments}
+        return action.model_dump(mode="json")
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[Observation]:
+        told = payload.get("observation", {})
+        outcome = {"done": payload.get("done", False), "reward": payload.get("reward")}
+        observation: Observation
+        if "tools" in told:
+            observation = ListToolsObservation(tools=read_tools(told["tools"]), **outcome)
+        elif "tool_name" in told:
+            names = ("tool_name", "result", "error", "metadata")
+            observation = CallToolObservation(**{n: told[n] for n in names if n in told}, **outcome)
+        else:
+            observation = AnyObservation(**told, **outcome)
+        return StepResult(observation=observation, reward=outcome["reward"], done=outcome["done"])
+
+    def _parse_state(self, payload: dict[str, Any]) -> State:
+        return State(**payload)
+
+
+class AnyObservation(Observation, extra="allow"):
+    """What an environment showed that is not about tools."""
