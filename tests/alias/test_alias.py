@@ -153,3 +153,30 @@ def test_a_script_runs_with_its_arguments(tmp_path: Path) -> None:
 def test_a_manifest_may_hold_anything(tmp_path: Path, text: str, first: str) -> None:
     (tmp_path / "openenv.yaml").write_text(text)
     assert app_candidates(read_manifest(tmp_path))[0] == first
+
+
+def test_our_own_environments_are_found_by_their_names() -> None:
+    play = """
+import asyncio
+import envtorch.compat.openenv
+from openenv import AutoAction, AutoEnv
+from envtorch.server import create_app
+from tests.support import running
+
+assert AutoAction.from_env("coding").__name__ == "CodeAction"
+assert AutoEnv.get_env_class("coding-env").__name__ == "CodingEnv"
+EchoAction = AutoAction.from_env("echo")
+app = create_app("envtorch.envs.echo_env.environment:EchoEnvironment", max_concurrent_envs=4)
+with running(app) as server:
+    with AutoEnv.from_env("echo", base_url=server.url).sync() as env:
+        env.reset()
+        print(env.step(EchoAction(message="hello")).observation.echoed_message)
+
+    async def use():
+        async with AutoEnv.from_env("echo_env", base_url=server.url) as env:
+            await env.reset()
+            print((await env.step(EchoAction(message="again"))).observation.echoed_message)
+
+    asyncio.run(use())
+"""
+    assert run(play).split() == ["hello", "again"]

@@ -5,56 +5,19 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from envtorch.compat.auto.bundled import bundled
+from envtorch.compat.auto.info import EnvironmentInfo, infer_class_name, normal_name
 from envtorch.compat.manifest import read_manifest
 
 __all__ = ["EnvironmentDiscovery", "EnvironmentInfo", "get_discovery", "reset_discovery"]
 
+_normalize_env_name, _infer_class_name = normal_name, infer_class_name  # as OpenEnv's tests call them
+
 NOTHING_FOUND = "No OpenEnv environments found. Install one: pip install openenv-<name>"
-
-
-@dataclass
-class EnvironmentInfo:
-    """An installed environment, and where its classes are."""
-
-    env_key: str
-    name: str
-    package_name: str
-    version: str
-    description: str
-    client_module_path: str
-    client_class_name: str
-    action_class_name: str
-    observation_class_name: str
-    default_image: str
-    spec_version: int | None = None
-    manifest: dict[str, Any] | None = None
-
-    def get_client_class(self) -> type:
-        return self._find(self.client_class_name)
-
-    def get_action_class(self) -> type:
-        return self._find(self.action_class_name)
-
-    def get_observation_class(self) -> type:
-        return self._find(self.observation_class_name)
-
-    def _find(self, class_name: str) -> type:
-        package = self.client_module_path.partition(".")[0]
-        for module in (self.client_module_path, package, f"{package}.models"):
-            try:
-                found = getattr(importlib.import_module(module), class_name, None)
-            except ModuleNotFoundError as missing:
-                if missing.name not in (module, package):
-                    raise
-                continue
-            if isinstance(found, type):
-                return found
-        raise ImportError(f"{self.package_name} has no class {class_name}")
 
 
 class EnvironmentDiscovery:
@@ -66,7 +29,7 @@ class EnvironmentDiscovery:
     def discover(self, use_cache: bool = True) -> dict[str, EnvironmentInfo]:
         """The installed environments by their short names."""
         if self._found is None or not use_cache:
-            self._found = self._discover_installed_packages()
+            self._found = {**bundled(), **self._discover_installed_packages()}
         return self._found
 
     def _discover_installed_packages(self) -> dict[str, EnvironmentInfo]:
@@ -138,17 +101,6 @@ def _load_manifest_from_package(package_name: str, module_name: str) -> Mapping[
         return None
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return next((found for place in places if (found := read_manifest(Path(place)))), None)
-
-
-def _normalize_env_name(name: str) -> str:
-    """`echo`, `echo-env` and `echo_env` are all `echo_env`."""
-    plain = name.strip().lower().replace("-", "_")
-    return plain if plain.endswith("_env") else f"{plain}_env"
-
-
-def _infer_class_name(env_name: str, kind: str) -> str:
-    words = "".join(word.capitalize() for word in env_name.removesuffix("_env").split("_"))
-    return words + {"client": "Env", "action": "Action", "observation": "Observation"}[kind]
 
 
 def _is_hub_url(name: str) -> bool:

@@ -69,7 +69,7 @@ class AutoEnv:
         variables = {"env_vars": env_vars} if env_vars else {}
         image = docker_image or info.default_image
         return run_async_safely(
-            client.from_docker_image(image=image, provider=container_provider, **variables, **options)  # type: ignore[attr-defined]
+            client.from_docker_image(image=image, provider=container_provider, **variables, **options)
         )
 
     @classmethod
