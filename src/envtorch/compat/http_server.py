@@ -1,9 +1,10 @@
 """OpenEnv's server names, as strict as OpenEnv is: a class or a factory, never an instance."""
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from envtorch import server
 from envtorch.compat.exceptions import ConcurrencyConfigurationError
@@ -64,6 +65,24 @@ class HTTPEnvServer(server.HTTPEnvServer):
         known = self.sessions.factory.environment_class
         made = known or type(self._env_factory())
         return bool(getattr(made, "SUPPORTS_CONCURRENT_SESSIONS", False))
+
+    def register_routes(
+        self, app: FastAPI | APIRouter, mode: ServerMode | str = ServerMode.SIMULATION
+    ) -> None:
+        super().register_routes(app, mode)
+        if ServerMode.of(mode) is ServerMode.PRODUCTION and self._may_be_harness():
+            from envtorch.compat.harness.door import HarnessDoor  # it needs the extra `mcp`
+
+            router = app.router if isinstance(app, FastAPI) else app
+            router.add_api_websocket_route("/harness", HarnessDoor(self.sessions).endpoint)
+
+    def _may_be_harness(self) -> bool:
+        """Whether the environment can be a conversation with a harness; of a factory, who knows."""
+        made = self.sessions.factory.environment_class
+        has_tools = importlib.util.find_spec("fastmcp") is not None
+        return has_tools and (
+            made is None or any(base.__name__ == "HarnessEnvironment" for base in made.__mro__)
+        )
 
 
 def create_fastapi_app(

@@ -38,6 +38,16 @@ _RESULT = ("envtorch.types",)
 _PROVIDERS = ("envtorch.providers",)
 _ENV_SERVER = (*_INTERFACES, *_TOOLS, *_TRANSFORMS, *_SERVER, "envtorch.compat.route_config", *_WEB, *_MCP)
 
+_TURNS = ("envtorch.compat.harness.turns", "envtorch.compat.harness.program")
+_HARNESS_ENVIRONMENT = tuple(  # by name: they need an extra
+    f"{name}=envtorch.compat.harness.{module}:{name}"
+    for module, names in {
+        "bridge": ("HarnessMCPBridge", "build_bridge_server", "resolve_tool_conflicts"),
+        "environment": ("HarnessAction", "HarnessEnvironment"),
+    }.items()
+    for name in names
+)
+
 TABLE: Final[dict[str, tuple[str, ...]]] = {
     "openenv": ("envtorch.compat.package", "envtorch.compat.auto", *_CLIENTS),
     "openenv.auto": ("envtorch.compat.auto",),
@@ -74,7 +84,14 @@ TABLE: Final[dict[str, tuple[str, ...]]] = {
     "openenv.core.evals.base": ("envtorch.compat.evals",),
     "openenv.core.evals.types": ("envtorch.compat.evals",),
     "openenv.core.evals.inspect_harness": ("envtorch.compat.evals",),
-    "openenv.core.harness": ("envtorch.compat.harness",),
+    "openenv.core.harness": ("envtorch.compat.harness", *_HARNESS_ENVIRONMENT),
+    "openenv.core.harness.adapter": _TURNS,
+    "openenv.core.harness.config": _TURNS,
+    "openenv.core.harness.events": _TURNS,
+    "openenv.core.harness.process": _TURNS,
+    "openenv.core.harness.bridge": _HARNESS_ENVIRONMENT,
+    "openenv.core.harness.environment": _HARNESS_ENVIRONMENT,
+    "openenv.core.harness.tools": _HARNESS_ENVIRONMENT,
     "openenv.core.harness.rollout": ("envtorch.compat.harness", "envtorch.compat.harness.rollout"),
     "openenv.core.harness.collect": (
         "envtorch.compat.harness.collect",

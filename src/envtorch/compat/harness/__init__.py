@@ -6,6 +6,7 @@ from envtorch.compat.harness.adapters import (
     MCPHarnessAdapter,
     SessionMCPBridge,
 )
+from envtorch.compat.harness.program import HarnessProcess
 from envtorch.compat.harness.rollout import build_harness_rollout_func
 from envtorch.compat.harness.sessions import (
     LoopOwningSession,
@@ -13,6 +14,21 @@ from envtorch.compat.harness.sessions import (
     ResourceSessionFactory,
     StepEnvSessionAdapter,
     TrainableSession,
+)
+from envtorch.compat.harness.turns import (
+    AgenticHarnessAdapter,
+    HarnessClientMessage,
+    HarnessConfig,
+    HarnessError,
+    HarnessEvent,
+    HarnessEventType,
+    HarnessNotRunningError,
+    HarnessProtocolError,
+    HarnessResponse,
+    HarnessStartupError,
+    HarnessTransport,
+    HarnessTurnTimeoutError,
+    events_to_metadata,
 )
 from envtorch.compat.harness.values import (
     HarnessRolloutResult,
@@ -30,10 +46,23 @@ from envtorch.tools import RESERVED_TOOL_NAMES
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
+    "AgenticHarnessAdapter",
     "CLIHarnessAdapter",
     "HarnessAdapter",
+    "HarnessClientMessage",
+    "HarnessConfig",
+    "HarnessError",
+    "HarnessEvent",
+    "HarnessEventType",
+    "HarnessNotRunningError",
+    "HarnessProcess",
+    "HarnessProtocolError",
+    "HarnessResponse",
     "HarnessRolloutResult",
     "HarnessRunLimits",
+    "HarnessStartupError",
+    "HarnessTransport",
+    "HarnessTurnTimeoutError",
     "LoopOwningSession",
     "MCPHarnessAdapter",
     "Message",
@@ -50,4 +79,5 @@ __all__ = [
     "TrainableSession",
     "VerifyResult",
     "build_harness_rollout_func",
+    "events_to_metadata",
 ]
