@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo test test-attacks test-faults test-k8s check format bench compat clean
+.PHONY: demo test test-attacks test-faults test-k8s check format bench compat clean corpus
 .DEFAULT_GOAL := help
 
 help:  ## what there is to run
@@ -42,6 +42,17 @@ $(OPENENV_READY):
 	$(PYTHON) -m venv $(OPENENV) 2>/dev/null || { $(PYTHON) -m pip install --quiet --user virtualenv && $(PYTHON) -m virtualenv --quiet $(OPENENV); }
 	$(OPENENV)/bin/python -m pip install --quiet openenv==0.10.0
 	@touch $@
+
+# Environments written for OpenEnv, fetched from public repositories: none of them is in this tree.
+LIST   ?= tests/compat/openenv_corpus.json
+CORPUS ?= $(HOME)/.cache/envtorch-corpus
+
+corpus:  ## serve and play the environments of LIST, unmodified; they are fetched to CORPUS
+	$(PYTHON) tests/compat/checkouts.py $(LIST) $(CORPUS) $(if $(SOURCE),--source "$(SOURCE)")
+	test -d $(CORPUS)/.venv || $(PYTHON) -m venv $(CORPUS)/.venv
+	$(CORPUS)/.venv/bin/python -m pip install --quiet --editable ".[docker,mcp]" $$($(PYTHON) tests/compat/checkouts.py --packages $(LIST))
+	$(CORPUS)/.venv/bin/python tests/compat/fixtures.py $(CORPUS)
+	$(CORPUS)/.venv/bin/python tests/compat/corpus.py $(LIST) $(CORPUS)
 
 bench: $(READY) $(OPENENV_READY)  ## steps and CPU per step, beside OpenEnv, in one run
 	$(BIN)/python bench/steps.py

@@ -2,6 +2,8 @@
 
     python tests/compat/checkouts.py corpus.json CHECKOUTS [--source "https://github.com/{owner}/{name}"]
 
+    python tests/compat/checkouts.py --packages corpus.json    tells what the environments need of pip
+
 `--source` may be a local copy. Files whose content a copy lacks (videos, mostly) are left out, and counted.
 """
 
@@ -18,9 +20,14 @@ FOLDERS = {"huggingface/OpenEnv": "upstream"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", type=Path)
-    parser.add_argument("checkouts", type=Path)
+    parser.add_argument("checkouts", type=Path, nargs="?")
     parser.add_argument("--source", default="https://github.com/{owner}/{name}")
+    parser.add_argument("--packages", action="store_true")
     options = parser.parse_args()
+    if options.packages:
+        wanted = {package for entry in json.loads(options.corpus.read_text()) for package in entry["pip"]}
+        print("\n".join(sorted(wanted)))
+        return
     for repo, commit in sorted(
         {(entry["repo"], entry["commit"]) for entry in json.loads(options.corpus.read_text())}
     ):
