@@ -1,8 +1,9 @@
 """An owner that can be killed: starts the probe and says how far it is, one word a line.
 
-python -m envtorch.testing.provider_owner MODULE:SUBJECT STAGE
+python -m envtorch.testing.provider_owner MODULE:SUBJECT STAGE [MARK]
 
-It stays at STAGE until its standard input ends, then exits without stopping anything by itself.
+The probe has MARK in its environment, as PROBE_MARK. It stays at STAGE until its standard input ends, then
+exits without stopping anything by itself.
 """
 
 import sys
@@ -11,6 +12,7 @@ import threading
 from envtorch.errors import EnvTorchError
 from envtorch.testing.provider import Probe, ProviderSubject
 
+MARK = "PROBE_MARK"
 SECRET = "PROBE_SECRET_OF_THE_OWNER"  # noqa: S105 - the name of a variable that must not travel
 
 
@@ -19,11 +21,12 @@ def say(stage: str, rest: str = "") -> None:
     sys.stdout.flush()
 
 
-def main(importable: str, last: str) -> None:
+def main(importable: str, last: str, mark: str = "none") -> None:
     subject = ProviderSubject.load(importable)
     provider = subject.make()
     say("made")
-    url = subject.start(provider, env_vars={"PROBE_STUBBORN": "1"} if last == "stopping" else None)
+    stubborn = {"PROBE_STUBBORN": "1"} if last == "stopping" else {}
+    url = subject.start(provider, env_vars={MARK: mark, **stubborn})
     say("started", url)
     if last != "started":
         subject.wait(provider, url)
@@ -39,7 +42,7 @@ def main(importable: str, last: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], sys.argv[2])
+        main(*sys.argv[1:])
     except EnvTorchError as error:
         say("failed", " ".join(str(error).split()))
         raise

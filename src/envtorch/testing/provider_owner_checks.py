@@ -1,24 +1,32 @@
 """The checks of `check_provider` that need an owner of their own: a process that exits, or is killed."""
 
+import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 from envtorch.providers.sweeper import sweep
 from envtorch.settings import inherited_environment
 from envtorch.testing.provider import ProviderCheck, ProviderSubject, Skipped, answers
-from envtorch.testing.provider_owner import SECRET
+from envtorch.testing.provider_owner import MARK, SECRET
 
 __all__ = ["OWNER_CHECKS", "OwnerProcess"]
+
+
+MOMENTS = (0.05, 0.3, 0.6, 0.9)
+"""When an owner is killed, as parts of the time that a start usually takes."""
 
 
 class OwnerProcess:
     """A process that starts the probe and says how far it is: one word a line."""
 
-    def __init__(self, importable: str, stop_after: str) -> None:
+    def __init__(self, importable: str, stop_after: str, mark: str) -> None:
         self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "envtorch.testing.provider_owner", importable, stop_after],
+            [sys.executable, "-m", "envtorch.testing.provider_owner", importable, stop_after, mark],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -54,11 +62,11 @@ class OwnerProcess:
 
 
 @contextmanager
-def owner(subject: ProviderSubject, stop_after: str) -> Iterator[OwnerProcess]:
+def owner(subject: ProviderSubject, stop_after: str, mark: str = "none") -> Iterator[OwnerProcess]:
     """An owner in a process of its own."""
     if subject.importable is None:
         raise Skipped("the subject is not importable, so no other process can own it")
-    process = OwnerProcess(subject.importable, stop_after)
+    process = OwnerProcess(subject.importable, stop_after, mark)
     try:
         yield process
     finally:
@@ -97,6 +105,37 @@ def killed_while_stopping(subject: ProviderSubject) -> None:
         is_gone(subject, url)
 
 
+def killed_at_any_moment(subject: ProviderSubject) -> None:
+    if not Path("/proc/self/environ").exists():
+        raise Skipped("what runs is looked up in /proc, which is not here")
+    with owner(subject, "ready") as process:
+        process.reach("made")
+        began = time.monotonic()
+        process.reach("ready")
+        usual_s = time.monotonic() - began
+    for moment in MOMENTS:
+        mark = secrets.token_hex(16)
+        with owner(subject, "ready", mark) as process:
+            process.reach("made")
+            time.sleep(moment * usual_s)
+            process.kill()
+            subject.eventually(partial(_swept_clean, mark), "nothing of the dead owner runs any more")
+
+
+def _swept_clean(mark: str) -> bool:
+    sweep()
+    return not _runs_with(mark)
+
+
+def _runs_with(mark: str) -> bool:
+    """Whether a process that this user can see has the mark in its environment, in a container or not."""
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"{MARK}={mark}".encode() in environment.read_bytes():
+                return True
+    return False
+
+
 def interpreter_exit_stops(subject: ProviderSubject) -> None:
     with owner(subject, "ready") as process:
         url = process.reach("ready")
@@ -130,6 +169,11 @@ OWNER_CHECKS = (
         "killed_while_stopping",
         "after a kill -9 of the owner while it stops its server, and a sweep, nothing runs",
         killed_while_stopping,
+    ),
+    ProviderCheck(
+        "killed_at_any_moment",
+        "after a kill -9 of the owner at any moment of a start, and a sweep, no process of it runs",
+        killed_at_any_moment,
     ),
     ProviderCheck(
         "interpreter_exit_stops", "when the owner exits, its server is stopped", interpreter_exit_stops
