@@ -17,7 +17,7 @@ from envtorch.testing.provider_owner import MARK, SECRET
 __all__ = ["OWNER_CHECKS", "OwnerProcess"]
 
 
-MOMENTS = (0.05, 0.3, 0.6, 0.9)
+MOMENTS = (0.05, 0.3, 0.6, 0.9, 1.5)
 """When an owner is killed, as parts of the time that a start usually takes."""
 
 
