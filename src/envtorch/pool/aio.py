@@ -1,18 +1,16 @@
 """The async pool: the blocking one's twin."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from envtorch.client.launch import Starter
-from envtorch.errors import EnvTorchError, TimedOut
-from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
-from envtorch.pool.outcomes import Attempts, Failed, Finished, Outcome, is_infrastructure
+from envtorch.errors import TimedOut
+from envtorch.pool.base import Pool
+from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
-from envtorch.providers.options import read_options
+from envtorch.protocol.flow import drive_async
 
 __all__ = ["AsyncEnvPool"]
 
@@ -30,7 +28,7 @@ class AsyncConnectable(Protocol):
 ClientT = TypeVar("ClientT", bound=AsyncConnectable)
 
 
-class AsyncEnvPool(Generic[ClientT]):
+class AsyncEnvPool(Pool[ClientT]):
     """N sessions over M servers, which are replaced when they die; awaited.
 
         async with AsyncEnvPool(EchoEnv.aio, "docker", "echo-env:latest", replicas=4) as pool:
@@ -41,20 +39,6 @@ class AsyncEnvPool(Generic[ClientT]):
 
     The arguments are those of `EnvPool`.
     """
-
-    def __init__(
-        self,
-        client: Callable[..., ClientT],
-        provider: Callable[[], Starter] | str,
-        image: str = "",
-        *,
-        start: Mapping[str, Any] | None = None,
-        client_options: Mapping[str, Any] = CLIENT_OPTIONS,
-        **options: Any,
-    ) -> None:
-        self._client = partial(client, **client_options)
-        self._options = read_options(PoolOptions, options)
-        self._keeper = Keeper(provider, image, start or {}, self._options)
 
     async def open(self) -> Self:
         """Start the servers. A session can be asked for at once: it waits for the first to be ready."""
@@ -70,14 +54,6 @@ class AsyncEnvPool(Generic[ClientT]):
             await asyncio.wait([closing])
             raise
 
-    @property
-    def capacity(self) -> int:
-        """How many sessions there are when every server is ready."""
-        return self._options.replicas * self._options.sessions_per_replica
-
-    def status(self) -> PoolStatus:
-        return self._keeper.status()
-
     @asynccontextmanager
     async def session(self, *, timeout_s: float | None = None) -> AsyncIterator[ClientT]:
         """A session on the server with most room. Waits its turn while all are taken.
@@ -86,19 +62,12 @@ class AsyncEnvPool(Generic[ClientT]):
         the reason itself when no server could be started.
         """
         replica = await self._acquire(timeout_s)
-        try:
-            client = self._client(replica.url)
+        with self._client_on(replica) as client:
             try:
                 await client.connect()
                 yield client
             finally:
                 await client.close()
-        except EnvTorchError as error:
-            if is_infrastructure(error):
-                self._keeper.suspect(replica)
-            raise
-        finally:
-            self._keeper.give_back(replica)
 
     async def run(
         self,
@@ -133,17 +102,11 @@ class AsyncEnvPool(Generic[ClientT]):
     async def _play(
         self, play: Callable[[ClientT, ItemT], Awaitable[ResultT]], item: ItemT, limit: int
     ) -> Outcome[ItemT, ResultT]:
-        attempts = Attempts(limit)
-        while True:
-            finished: Finished[ItemT, ResultT] | None = None
-            try:
-                async with self.session() as client:
-                    finished = Finished(item, await play(client, item), attempts.lost)
-            except Exception as error:  # `play` is the caller's: what it raises is the outcome
-                if finished is None and not attempts.again_after(error):
-                    return Failed(item, error, attempts.lost)
-            if finished is not None:  # a session that broke while it was closed cost nothing
-                return finished
+        async def attempt(playing: Playing[ResultT]) -> None:
+            async with self.session() as client:
+                playing.over(await play(client, item))
+
+        return await drive_async(episode(item, limit), attempt)
 
     async def _acquire(self, timeout_s: float | None) -> Replica:
         ticket = self._keeper.ask()

@@ -1,18 +1,16 @@
 """The blocking pool."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from envtorch.client.launch import Starter
 from envtorch.errors import EnvTorchError, TimedOut
-from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
-from envtorch.pool.outcomes import Attempts, Failed, Finished, Outcome, is_infrastructure
+from envtorch.pool.base import Pool
+from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
-from envtorch.providers.options import read_options
+from envtorch.protocol.flow import drive
 
 __all__ = ["EnvPool"]
 
@@ -30,7 +28,7 @@ class Connectable(Protocol):
 ClientT = TypeVar("ClientT", bound=Connectable)
 
 
-class EnvPool(Generic[ClientT]):
+class EnvPool(Pool[ClientT]):
     """N sessions over M servers, which are replaced when they die.
 
         with EnvPool(EchoEnv, "docker", "echo-env:latest", replicas=4, sessions_per_replica=16) as pool:
@@ -44,20 +42,6 @@ class EnvPool(Generic[ClientT]):
     options of the provider's start; the rest are those of `PoolOptions`. Threads may share a pool.
     """
 
-    def __init__(
-        self,
-        client: Callable[..., ClientT],
-        provider: Callable[[], Starter] | str,
-        image: str = "",
-        *,
-        start: Mapping[str, Any] | None = None,
-        client_options: Mapping[str, Any] = CLIENT_OPTIONS,
-        **options: Any,
-    ) -> None:
-        self._client = partial(client, **client_options)
-        self._options = read_options(PoolOptions, options)
-        self._keeper = Keeper(provider, image, start or {}, self._options)
-
     def open(self) -> Self:
         """Start the servers. A session can be asked for at once: it waits for the first to be ready."""
         self._keeper.open()
@@ -67,14 +51,6 @@ class EnvPool(Generic[ClientT]):
         """Stop every server; sessions that are still in use are lost."""
         self._keeper.close()
 
-    @property
-    def capacity(self) -> int:
-        """How many sessions there are when every server is ready."""
-        return self._options.replicas * self._options.sessions_per_replica
-
-    def status(self) -> PoolStatus:
-        return self._keeper.status()
-
     @contextmanager
     def session(self, *, timeout_s: float | None = None) -> Iterator[ClientT]:
         """A session on the server with most room. Waits its turn while all are taken.
@@ -83,19 +59,12 @@ class EnvPool(Generic[ClientT]):
         the reason itself when no server could be started.
         """
         replica = self._acquire(timeout_s)
-        try:
-            client = self._client(replica.url)
+        with self._client_on(replica) as client:
             try:
                 client.connect()
                 yield client
             finally:
                 client.close()
-        except EnvTorchError as error:
-            if is_infrastructure(error):
-                self._keeper.suspect(replica)
-            raise
-        finally:
-            self._keeper.give_back(replica)
 
     def run(
         self,
@@ -123,17 +92,11 @@ class EnvPool(Generic[ClientT]):
     def _play(
         self, play: Callable[[ClientT, ItemT], ResultT], item: ItemT, limit: int
     ) -> Outcome[ItemT, ResultT]:
-        attempts = Attempts(limit)
-        while True:
-            finished: Finished[ItemT, ResultT] | None = None
-            try:
-                with self.session() as client:
-                    finished = Finished(item, play(client, item), attempts.lost)
-            except Exception as error:  # `play` is the caller's: what it raises is the outcome
-                if finished is None and not attempts.again_after(error):
-                    return Failed(item, error, attempts.lost)
-            if finished is not None:  # a session that broke while it was closed cost nothing
-                return finished
+        def attempt(playing: Playing[ResultT]) -> None:
+            with self.session() as client:
+                playing.over(play(client, item))
+
+        return drive(episode(item, limit), attempt)
 
     def _acquire(self, timeout_s: float | None) -> Replica:
         ticket = self._keeper.ask()

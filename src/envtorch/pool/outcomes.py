@@ -1,6 +1,7 @@
 """What became of an episode: it finished, or it failed; each item has exactly one outcome."""
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from envtorch.errors import (
@@ -15,7 +16,7 @@ from envtorch.errors import (
     TimedOut,
 )
 
-__all__ = ["Attempts", "Failed", "Finished", "Outcome", "is_infrastructure"]
+__all__ = ["Attempts", "Failed", "Finished", "Outcome", "Playing", "episode", "is_infrastructure"]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -75,3 +76,33 @@ class Attempts:
             return False
         self.lost = (*self.lost, error)
         return True
+
+
+@dataclass(slots=True)
+class Playing(Generic[ResultT]):
+    """One attempt at an episode: whoever makes it says here when the episode is over."""
+
+    results: list[ResultT] = field(default_factory=list)
+
+    def over(self, result: ResultT) -> None:
+        self.results.append(result)
+
+
+def episode(
+    item: ItemT, limit: int
+) -> Generator[Playing[ResultT], None, Finished[ItemT, ResultT] | Failed[ItemT]]:
+    """A flow: yields an attempt to be made, again while the infrastructure loses it; the outcome.
+
+    What an attempt raises is thrown in. An episode that was over before counts all the same: a session
+    that breaks while it is closed costs nothing.
+    """
+    attempts = Attempts(limit)
+    while True:
+        playing: Playing[ResultT] = Playing()
+        try:
+            yield playing
+        except Exception as error:  # the play is the caller's: what it raises is the outcome
+            if not playing.results and not attempts.again_after(error):
+                return Failed(item, error, attempts.lost)
+        if playing.results:
+            return Finished(item, playing.results[0], attempts.lost)

@@ -1,0 +1,55 @@
+"""What the two pools have in common: everything that neither blocks nor awaits."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from envtorch.client.launch import Starter
+from envtorch.errors import EnvTorchError
+from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
+from envtorch.pool.outcomes import is_infrastructure
+from envtorch.pool.roster import Replica
+from envtorch.providers.options import read_options
+
+__all__ = ["Pool"]
+
+ClientT = TypeVar("ClientT")
+
+
+class Pool(Generic[ClientT]):
+    """N sessions over M servers; `EnvPool` and `AsyncEnvPool` say how they are waited for."""
+
+    def __init__(
+        self,
+        client: Callable[..., ClientT],
+        provider: Callable[[], Starter] | str,
+        image: str = "",
+        *,
+        start: Mapping[str, Any] | None = None,
+        client_options: Mapping[str, Any] = CLIENT_OPTIONS,
+        **options: Any,
+    ) -> None:
+        self._client = partial(client, **client_options)
+        self._options = read_options(PoolOptions, options)
+        self._keeper = Keeper(provider, image, start or {}, self._options)
+
+    @property
+    def capacity(self) -> int:
+        """How many sessions there are when every server is ready."""
+        return self._options.replicas * self._options.sessions_per_replica
+
+    def status(self) -> PoolStatus:
+        return self._keeper.status()
+
+    @contextmanager
+    def _client_on(self, replica: Replica) -> Iterator[ClientT]:
+        """A client of a server that was granted. Its place is given back, and a fault told to the keeper."""
+        try:
+            yield self._client(replica.url)
+        except EnvTorchError as error:
+            if is_infrastructure(error):
+                self._keeper.suspect(replica)
+            raise
+        finally:
+            self._keeper.give_back(replica)
