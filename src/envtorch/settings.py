@@ -10,6 +10,7 @@ from typing import Self
 from envtorch.errors import ConfigurationError
 
 __all__ = [
+    "REPLSettings",
     "ServerMode",
     "Settings",
     "engine_addresses",
@@ -91,6 +92,53 @@ class Settings:
             trust_remote_code=_is_on(read, "OPENENV_TRUST_REMOTE_CODE"),
             client_mode=_mode_in(read, "OPENENV_CLIENT_MODE"),
             readme_path=read.get("ENV_README_PATH") or None,
+        )
+
+
+_DEFAULT_MODEL = "Qwen/Qwen3-Coder-480B-A35B-Instruct"
+
+
+@dataclass(frozen=True, slots=True)
+class REPLSettings:
+    """What the REPL environment reads: its language model, and what an episode begins with if nobody says."""
+
+    context: str = ""
+    """`REPL_CONTEXT`."""
+
+    task_prompt: str = ""
+    """`REPL_TASK_PROMPT`."""
+
+    max_iterations: int | None = None
+    """`REPL_MAX_ITERATIONS`: it has the last word over what the code says."""
+
+    llm_base_url: str | None = None
+    """`LLM_BASE_URL`, or `OPENAI_BASE_URL`: where OpenAI's API is spoken; Hugging Face without it."""
+
+    llm_model: str = _DEFAULT_MODEL
+    """`LLM_MODEL`."""
+
+    hf_token: str | None = field(default=None, repr=False)
+    """`HF_TOKEN`."""
+
+    llm_api_key: str | None = field(default=None, repr=False)
+    """`LLM_API_KEY`, or `OPENAI_API_KEY`."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Self:
+        read = os.environ if environ is None else environ
+        limit = read.get("REPL_MAX_ITERATIONS") or None
+        if limit is not None and not (limit.isdigit() and int(limit)):
+            raise ConfigurationError(
+                f"REPL_MAX_ITERATIONS must be a whole number of 1 or more, not {limit!r}"
+            )
+        return cls(
+            context=read.get("REPL_CONTEXT", ""),
+            task_prompt=read.get("REPL_TASK_PROMPT", ""),
+            max_iterations=None if limit is None else int(limit),
+            llm_base_url=read.get("LLM_BASE_URL") or read.get("OPENAI_BASE_URL") or None,
+            llm_model=read.get("LLM_MODEL") or _DEFAULT_MODEL,
+            hf_token=read.get("HF_TOKEN") or None,
+            llm_api_key=read.get("LLM_API_KEY") or read.get("OPENAI_API_KEY") or None,
         )
 
 

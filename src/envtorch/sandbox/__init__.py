@@ -12,6 +12,7 @@ from .pool import Pool
 from .report import Report, report
 from .results import Completed, Failure, FileInfo, Outcome, Result, Variable, Verdict
 from .sandbox import Sandbox
+from .sharing import SharedText
 from .zygotes import shutdown
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Report",
     "Result",
     "Sandbox",
+    "SharedText",
     "Variable",
     "Verdict",
     "report",

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from envtorch.errors import SessionLost
 
-from . import flows, forking, grading, operating, running
+from . import flows, forking, grading, operating, running, sharing
 from .core import Core
 from .driver import Flow, T, drive_async
 from .policy import Policy
@@ -116,8 +116,17 @@ class AsyncSandbox:
         self._core.signal(2)
 
     async def fork(self, count: int = 1) -> list["AsyncSandbox"]:
-        """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life."""
-        return [AsyncSandbox._around(core) for core in await self._drive(forking.fork(self._core, count))]
+        """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life.
+
+        From within an exposed function too: see `Sandbox.fork`.
+        """
+        flow = forking.fork(self._core, count)
+        made = await (drive_async(flow) if self._core.calling else self._drive(flow))
+        return [AsyncSandbox._around(core) for core in made]
+
+    async def share(self, name: str, text: sharing.SharedText) -> None:
+        """Define `name` inside as a `str` whose characters are not copied; forks share them too."""
+        await self._drive(sharing.share(self._core, name, text))
 
     async def copy(self) -> "AsyncSandbox":
         """A sandbox with a fresh interpreter and a copy of our files."""

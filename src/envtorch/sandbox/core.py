@@ -57,6 +57,8 @@ class Core:
     exits: dict[str, protocol.Control] = field(default_factory=dict)
     """How each job that ended did so, as the init saw it."""
     interrupted: bool = False
+    calling: bool = False
+    """A function of the owner's runs for the code inside, which waits: it may be forked now."""
     lost: str = ""
     """Why the interpreter is gone; empty while it lives."""
     closed: bool = False

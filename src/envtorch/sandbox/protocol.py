@@ -20,6 +20,7 @@ __all__ = [
     "Message",
     "Nonsense",
     "RunResult",
+    "Shared",
     "Variables",
     "decode",
     "decode_control",
@@ -94,13 +95,19 @@ class Forked(Said, frozen=True, tag="forked"):
     error: str | None
 
 
+class Shared(Said, frozen=True, tag="shared"):
+    """A shared text has been taken in, or why not."""
+
+    error: str | None
+
+
 class Hello(Said, frozen=True, tag="hello"):
     """The first word of a fork; `pid` is its process id in its own namespace."""
 
     pid: int
 
 
-Message = RunResult | Call | Variables | Forked | Hello
+Message = RunResult | Call | Variables | Forked | Shared | Hello
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 

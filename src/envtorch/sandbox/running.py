@@ -177,6 +177,7 @@ class Talk:
             }
         else:
             try:
+                self._core.calling = True
                 value = yield Ask(function, call.args, call.kwargs)
                 reply = {"type": "reply", "call": call.call, "value": value, "error": None}
                 self._out += protocol.frame(reply)
@@ -188,6 +189,8 @@ class Talk:
                     "call": call.call,
                     "error": f"{call.name} failed: {type(error).__name__}: {error}",
                 }
+            finally:
+                self._core.calling = False
         self._out += protocol.frame(reply)
         self._deadline += time.monotonic() - began
 

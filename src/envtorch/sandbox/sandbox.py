@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from . import flows, forking, grading, operating, running
+from . import flows, forking, grading, operating, running, sharing
 from .core import Core
 from .driver import Flow, T, drive
 from .policy import Policy
@@ -106,8 +106,18 @@ class Sandbox:
         self._core.signal(2)
 
     def fork(self, count: int = 1) -> list["Sandbox"]:
-        """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life."""
-        return [Sandbox._around(core) for core in self._drive(forking.fork(self._core, count))]
+        """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life.
+
+        An exposed function may fork the sandbox that called it: the copies stand where the call was made,
+        with its arguments in their memory, and do not go on from there. They wait for what to run.
+        """
+        flow = forking.fork(self._core, count)
+        made = drive(flow) if self._core.calling else self._drive(flow)
+        return [Sandbox._around(core) for core in made]
+
+    def share(self, name: str, text: sharing.SharedText) -> None:
+        """Define `name` inside as a `str` whose characters are not copied; forks share them too."""
+        self._drive(sharing.share(self._core, name, text))
 
     def copy(self) -> "Sandbox":
         """A sandbox with a fresh interpreter and a copy of our files."""

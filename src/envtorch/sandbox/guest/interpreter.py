@@ -23,7 +23,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import forking
+from . import forking, sharing
 from .capture import DISK_ERRORS, Capture, Output
 from .wire import Frames
 
@@ -60,6 +60,7 @@ class Interpreter:
                 "run": self._run,
                 "variables": self._variables,
                 "fork": self._fork,
+                "share": self._share,
             }[request["type"]]
             answer = handler(request)
             if os.getpid() != self._process:
@@ -137,6 +138,17 @@ class Interpreter:
             found[name] = {"type": type(value).__name__, "repr": _short_repr(value, 200)}
         return {"type": "variables", "id": request["id"], "variables": found}
 
+    def _share(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        descriptor = self._frames.descriptors.pop(0)
+        answer = {"type": "shared", "id": request["id"], "error": None}
+        try:
+            self._names[request["name"]] = sharing.adopt(descriptor, request["encoding"], request["length"])
+        except (OSError, MemoryError) as error:
+            answer["error"] = str(error) or "there is no memory for it"
+        finally:
+            os.close(descriptor)
+        return answer
+
     # ---- calling the owner ----
 
     def _proxy(self, name: str) -> Callable[..., Any]:
@@ -155,7 +167,8 @@ class Interpreter:
         self._listening = False  # an interrupt in the middle of a frame would tear it
         try:
             self._frames.send({**message, "args": list(args), "kwargs": kwargs})
-            reply = self._frames.receive()
+            while (reply := self._frames.receive()).get("type") == "fork":
+                self._fork_in_a_call(reply)
         finally:
             self._listening = True
         if self._interrupted:
@@ -165,6 +178,17 @@ class Interpreter:
         return reply["value"]
 
     # ---- forking ----
+
+    def _fork_in_a_call(self, request: Mapping[str, Any]) -> None:
+        """Between a call and its answer the owner may have us copied. The caller goes on in the original;
+        a copy stays here, on top of what it was doing, and answers requests."""
+        answer = self._fork(request)
+        assert answer is not None
+        self._frames.send(answer)
+        if answer["type"] == "hello":
+            with contextlib.suppress(EOFError, OSError):
+                self.serve()
+            os._exit(0)
 
     def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         (channel,), self._frames.descriptors = self._frames.descriptors, []

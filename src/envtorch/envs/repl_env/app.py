@@ -1,0 +1,6 @@
+"""The REPL environment, served: `uvicorn envtorch.envs.repl_env.app:app`."""
+
+from envtorch.envs.repl_env.environment import REPLEnvironment
+from envtorch.server import create_app
+
+app = create_app(REPLEnvironment, env_name="repl_env", max_concurrent_envs=64)
