@@ -23,4 +23,5 @@ def echo_server() -> Iterator[Running]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-fault", action="store_true", help="try every fault at every byte")
     parser.addoption("--fault-stride", type=int, default=17, help="try one byte in so many")
+    parser.addoption("--all-attacks", action="store_true", help="every attack, not one of each kind")
     parser.addoption("--fault-seconds", type=float, default=8.0, help="how long to cut at random")

@@ -114,3 +114,24 @@ def test_an_owner_that_fails_is_an_error_inside(forkable: Sandbox, code: str) ->
     assert result.outcome is Outcome.ERROR
     assert "and then this" in str(result.exception)
     assert forkable.run("data is not None").value == "True"
+
+
+def test_a_call_that_is_cancelled_costs_neither_the_interpreter_nor_the_next_answer(sandbox: Sandbox) -> None:
+    async def main() -> None:
+        async with AsyncSandbox(sandbox.policy) as caller:
+            asked = asyncio.Event()
+
+            async def never() -> None:
+                asked.set()
+                await asyncio.Event().wait()
+
+            caller.expose("never", never)
+            await caller.run("kept = 1")
+            run = asyncio.ensure_future(caller.run("never()"))
+            await asked.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            assert (await caller.run("kept + 1")).json() == 2
+
+    asyncio.run(main())

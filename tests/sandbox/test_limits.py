@@ -5,6 +5,8 @@ import pytest
 from envtorch.errors import OutOfResources
 from envtorch.sandbox import Outcome, Policy, Sandbox
 
+MEGABYTE = 2**20
+
 THREAD_BOMB = """
 from threading import Thread, stack_size
 from time import sleep
@@ -94,3 +96,11 @@ def test_output_is_cut_at_the_limit_and_says_so() -> None:
         assert result.outcome is Outcome.ERROR
         assert result.truncated
         assert len(result.stdout) == 1024
+
+
+@pytest.mark.parametrize("room", range(0, 4 * MEGABYTE, MEGABYTE // 2))
+def test_whatever_is_left_of_memory_is_enough_to_say_that_it_is_used_up(room: int) -> None:
+    with Sandbox(Policy(memory_bytes=64 * MEGABYTE + room)) as sandbox:
+        result = sandbox.run("x = []\nwhile True: x.append(bytearray(2**22))")
+        assert (result.outcome, result.alive) == (Outcome.OUT_OF_MEMORY, True)
+        assert sandbox.run("len(x) > 10").value == "True"

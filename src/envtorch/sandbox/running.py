@@ -1,5 +1,6 @@
 """Running code as a flow: the conversation with the live interpreter, its deadline and its end."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Mapping
@@ -189,6 +190,13 @@ class Talk:
                     "call": call.call,
                     "error": f"{call.name} failed: {type(error).__name__}: {error}",
                 }
+            except BaseException:
+                # Whoever waited has been cancelled. The code inside must not wait for good, and its next
+                # request must not be taken for this answer.
+                self._out += protocol.frame({"type": "reply", "call": call.call, "error": "it was cancelled"})
+                with contextlib.suppress(OSError):
+                    self._out = self._out[self._core.data.send(self._out) :]
+                raise
             finally:
                 self._core.calling = False
         self._out += protocol.frame(reply)

@@ -89,9 +89,9 @@ class RLMRunner:
         self._env = env
 
     @classmethod
-    def replaying(cls, trajectory: Path | str, **options: Any) -> "RLMRunner":
+    def replaying(cls, recorded: Path | str, **options: Any) -> "RLMRunner":
         """A runner whose model says again what was recorded. It raises `ReplayDiverged` where it cannot."""
-        return cls(RecordedModel(list(read_trajectory(trajectory))), **options)
+        return cls(RecordedModel(list(read_trajectory(recorded))), **options)
 
     def run(self, task: str, *, context: str = "", seed: int | None = None) -> RLMResult:
         """`run_async`, blocking."""

@@ -29,6 +29,7 @@ from .wire import Frames
 
 _OWN_FILES = (__file__, forking.__file__)
 _REPR_LIMIT = 64 * 1024
+_RESERVE = 3 * 1024 * 1024
 
 
 class Interpreter:
@@ -45,6 +46,7 @@ class Interpreter:
         self._listening = False
         self._interrupted = False
         self._passages: list[int] = []
+        self._reserve = bytearray()
         module = types.ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = module
@@ -79,8 +81,12 @@ class Interpreter:
         self._runs += 1
         self._interrupted = False
         self._capture.begin()
+        # Code that has used up all memory must leave us enough to say so. Never touched, it costs no page.
+        with contextlib.suppress(MemoryError):
+            self._reserve = bytearray(_RESERVE)
         began, cpu = time.perf_counter(), _cpu_time()
         report = self._attempt(request["code"], f"<run {self._runs}>")
+        self._reserve = bytearray()
         if os.getpid() != self._process:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
@@ -120,6 +126,7 @@ class Interpreter:
             if report["exit_status"]:
                 report["exception"] = _explain(stop)
         except BaseException as error:
+            self._reserve = bytearray()
             report |= {"outcome": _classify(error), "exit_status": 1, "exception": _explain(error)}
         return report
 
