@@ -58,7 +58,12 @@ def test_what_one_sandbox_does_to_its_memory_no_other_sees(sandbox: Sandbox) -> 
     with SharedText("x" * LONG) as shared, Sandbox(sandbox.policy) as other:
         for each in (sandbox, other):
             each.share("given", shared)
-        vandal = "import ctypes; ctypes.memset(id(given) + 4096, 65, 4096); given.count('A')"
+        vandal = (
+            "import ctypes\n"
+            "page = ctypes.c_void_p((id(given) | 4095) + 1)\n"
+            "ctypes.CDLL(None).mprotect(page, ctypes.c_size_t(4096), 3)\n"
+            "ctypes.memset(page, 65, 4096); given.count('A')"
+        )
         assert sandbox.run(vandal).value == "4096"
         assert other.run("given.count('x')").value == str(LONG)
         assert os.pread(shared.fileno(), LONG, 4096) == b"x" * LONG

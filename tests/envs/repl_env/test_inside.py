@@ -47,6 +47,8 @@ def desk(**names: Any) -> tuple[Desk, dict[str, Any], list[dict[str, Any]]]:
     told: list[dict[str, Any]] = []
     found = Desk(names, told.append, lambda *_, **__: ["child"], True)
     found.open(["llm_query"])
+    found.look()
+    told.clear()
     return found, names, told
 
 

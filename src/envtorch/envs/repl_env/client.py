@@ -54,6 +54,8 @@ class REPLEnv(EnvClient[REPLAction, REPLObservation, REPLState], environment=ENV
     (`reward_on_success`, `max_output_length`, ...) hold here and there. `REPLEnv.aio(...)` is the async twin.
     """
 
+    aio: "type[AsyncREPLEnv]"  # type: ignore[assignment]  # twins that have this client's own methods
+
     def __init__(
         self,
         base_url: str | None = None,
@@ -226,7 +228,7 @@ class AsyncREPLEnv(AsyncEnvClient[REPLAction, REPLObservation, REPLState]):
         return client
 
 
-REPLEnv.aio = AsyncREPLEnv  # type: ignore[assignment]  # a factory of twins that have this client's own methods
+REPLEnv.aio = AsyncREPLEnv
 
 
 def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

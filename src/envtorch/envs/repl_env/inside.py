@@ -119,6 +119,7 @@ class Desk:
             self._names["context"] = context
         self._contexts = ()
         self.begin()
+        self.look()
 
     def look(self, variable: str | None = None) -> None:
         """Tell the owner what there is now, what is new, and what has been declared."""
@@ -225,3 +226,4 @@ def install(names: dict[str, Any], helpers: Sequence[str], forks: bool) -> None:
     desk = Desk(names, names["_repl_tell"], names["_repl_recurse"], forks)
     desk.open(helpers)
     sys.modules["_repl"].__dict__["desk"] = desk
+    desk.look()

@@ -119,8 +119,7 @@ class Notebook:
     async def become_child(self, number: int, functions: Mapping[str, Function]) -> None:
         """Take up the context that the parent's call had for the child of this number."""
         self._bind(functions)
-        await self._command(f"become_child({number})")
-        await self._look(None)
+        self._note(await self._command(f"become_child({number})"))
 
     async def close(self) -> None:
         await self._sandbox.close()
@@ -148,14 +147,17 @@ class Notebook:
         done = await self._sandbox.run(code, timeout_s=_PATIENCE_S)
         if not done.ok:
             raise EnvironmentFailed(f"the REPL could not be set up: {done.exception or done.outcome}")
-        await self._look(None)
+        self._note(self._report or {})
 
     async def _look(self, variable: str | None) -> dict[str, Any]:
         """What the desk reports; empty when the agent has broken it."""
-        report = await self._command(f"look({variable!r})")
+        return self._note(await self._command(f"look({variable!r})"))
+
+    def _note(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Remember what was seen. A report is the agent's word, and may be anything."""
         names = report.get("variables")
         if isinstance(names, list):
-            self.seen = Seen([str(name) for name in names], str(report.get("content", "")))
+            self.seen = Seen([clean(str(name)) for name in names], clean(str(report.get("content", ""))))
         return _checked(report)
 
     async def _command(self, call: str) -> dict[str, Any]:
@@ -184,10 +186,10 @@ def cut(text: str, limit: int) -> str:
 
 
 def _checked(report: dict[str, Any]) -> dict[str, Any]:
-    """A report of the shape it should have; it is the agent's word, and may be anything."""
+    """A report, in the shape it should have."""
     fresh, final = report.get("fresh"), report.get("final")
     return {
-        "fresh": {str(k): str(v) for k, v in fresh.items()} if isinstance(fresh, dict) else {},
+        "fresh": {clean(str(k)): str(v) for k, v in fresh.items()} if isinstance(fresh, dict) else {},
         "final": clean(final) if isinstance(final, str) else None,
         "ready": report.get("ready") is True,
     }

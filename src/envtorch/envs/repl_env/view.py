@@ -47,6 +47,8 @@ class TreeView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+        if not self._live.console.is_terminal:
+            self._live.console.line()  # where nothing is redrawn, the last drawing does not end its line
 
     def __call__(self, event: Event) -> None:
         line = self._lines.setdefault(event.node, _Line())

@@ -13,6 +13,7 @@ import gc
 import io
 import json
 import linecache
+import mmap
 import os
 import resource
 import socket
@@ -46,7 +47,7 @@ class Interpreter:
         self._listening = False
         self._interrupted = False
         self._passages: list[int] = []
-        self._reserve = bytearray()
+        self._reserve: mmap.mmap | None = None
         module = types.ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = module
@@ -82,11 +83,11 @@ class Interpreter:
         self._interrupted = False
         self._capture.begin()
         # Code that has used up all memory must leave us enough to say so. Never touched, it costs no page.
-        with contextlib.suppress(MemoryError):
-            self._reserve = bytearray(_RESERVE)
+        with contextlib.suppress(OSError):
+            self._reserve = mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         began, cpu = time.perf_counter(), _cpu_time()
         report = self._attempt(request["code"], f"<run {self._runs}>")
-        self._reserve = bytearray()
+        self._reserve = None
         if os.getpid() != self._process:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
@@ -126,7 +127,7 @@ class Interpreter:
             if report["exit_status"]:
                 report["exception"] = _explain(stop)
         except BaseException as error:
-            self._reserve = bytearray()
+            self._reserve = None
             report |= {"outcome": _classify(error), "exit_status": 1, "exception": _explain(error)}
         return report
 

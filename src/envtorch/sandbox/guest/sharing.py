@@ -11,6 +11,8 @@ import os
 import struct
 import sys
 
+from . import kernel
+
 PAGE = 4096
 _SAMPLES = {"ascii": "ab", "latin-1": "éé", "utf-16-le": "€€", "utf-32-le": "😀😀"}
 _WIDTHS = {"ascii": 1, "latin-1": 1, "utf-16-le": 2, "utf-32-le": 4}
@@ -35,6 +37,9 @@ def adopt(descriptor: int, encoding: str, length: int) -> str:
         with mapping, memoryview(mapping) as view:
             return str(view[PAGE : PAGE + length * width], encoding, "surrogatepass")
     anchor = ctypes.c_char.from_buffer(mapping)
+    # Before the first write: what can never be written has no pages of its own, and a fork need not even
+    # look at its page tables.
+    kernel.forbid_writing(ctypes.addressof(anchor) + PAGE, size - PAGE)
     header = _header(encoding, length)
     mapping[PAGE - len(header) : PAGE] = header
     _kept.extend((mapping, anchor))
