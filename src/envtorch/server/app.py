@@ -68,6 +68,7 @@ class HTTPEnvServer:
         self._factory = factory
         nursery = self._nursery(isolation) if isolation is not None else None
         self.sessions = Sessions(factory, codec, config, nursery)
+        self.mode = ServerMode.SIMULATION
         self.is_locked = False
         self.codec = codec
 
@@ -106,7 +107,9 @@ class HTTPEnvServer:
         self, app: FastAPI | APIRouter, mode: ServerMode | str = ServerMode.SIMULATION
     ) -> None:
         """Add every route to an application or router. Its shutdown closes the sessions."""
-        mode = ServerMode.of(mode)
+        mode = self.mode = ServerMode.of(mode)
+        if isinstance(app, FastAPI) and not hasattr(app.state, "env_server"):
+            app.state.env_server = self
         router = app.router if isinstance(app, FastAPI) else app
         rpc = RpcDoor(self.sessions)
         TaskDoor(self.sessions, self.spec.name).register(router)

@@ -37,6 +37,7 @@ from envtorch.protocol.extended import (
 from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Reply, mcp_reply
 from envtorch.server.batches import Batch
+from envtorch.server.elsewhere import LivesElsewhere
 from envtorch.server.lines import Line
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.session import Outcome, Session
@@ -65,6 +66,7 @@ class ExtendedConversation:
         self._rpc = rpc
         self._mode = mode
         self._channels: dict[int, Session] = {}
+        self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
         self._will_flush = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
@@ -88,6 +90,7 @@ class ExtendedConversation:
             for session in set(self._channels.values()):
                 session.drop(self)
             self._channels.clear()
+            self._far.close()
 
     # In.
 
@@ -109,12 +112,15 @@ class ExtendedConversation:
     def _dispatch(self, message: Message) -> None:
         if message.id is None:
             raise ProtocolError("every request on this wire carries an id, a whole number")
+        if message.type == "steps":
+            self._steps(message, message.id)
+            return
+        if message.ch in self._far.held and message.type not in ("session", "attach"):
+            self._far.held[message.ch].forward(message)
+            return
         control = self._controls.get(message.type)
         if control is not None:
             self._spawn(self._control(message, control))
-            return
-        if message.type == "steps":
-            self._steps(message, message.id)
             return
         session = self._session(message)
         if message.type == "close":
@@ -231,13 +237,20 @@ class ExtendedConversation:
 
     async def _open(self, message: Message) -> Reply:
         asked = control_data(message, Open, self._format)
-        if message.ch in self._channels:
+        if message.ch in self._channels or message.ch in self._far.held:
             raise ProtocolError(f"channel {message.ch} has a session already")
-        session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
+        try:
+            session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
+        except LivesElsewhere as found:
+            return await self._far.take_up(found.worker, message)
         return self._take_up(session, message.ch)
 
     async def _attach(self, message: Message) -> Reply:
         asked = control_data(message, Attach, self._format)
+        worker = await self._sessions.elsewhere(asked.token)
+        if worker is not None:
+            self._channels.pop(message.ch, None)
+            return await self._far.take_up(worker, message)
         session = self._sessions.by_token(asked.token)
         if session is None or not session.is_usable:
             raise SessionLost("the session is gone: its grace period is over, or the server was restarted")
@@ -245,6 +258,7 @@ class ExtendedConversation:
 
     def _take_up(self, session: Session, channel: int) -> Reply:
         session.hold(self)
+        self._far.held.pop(channel, None)
         self._channels[channel] = session
         told = {
             "session_id": session.id,
@@ -305,7 +319,11 @@ class ExtendedConversation:
     def lost(self, session: Session) -> None:
         """Another socket has taken a session over."""
         self._channels = {ch: held for ch, held in self._channels.items() if held is not session}
-        if not self._channels:
+        self._far_lost()
+
+    def _far_lost(self) -> None:
+        """A session left this socket for another; one that has none left is of no use to anybody."""
+        if not self._channels and not self._far.held:
             self._line.close(TAKEN_OVER)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

@@ -69,6 +69,9 @@ class RpcDoor:
         try:
             request = decode(text, parse_error=parse_error)
             id = request.id
+            worker = await self._elsewhere(request, own)
+            if worker is not None:
+                return await self._sessions.neighbours.rpc(worker, text)
             return success(id, await self._handler(request)(request.params, own))
         except RpcError as error:
             return failure(id, error)
@@ -123,6 +126,15 @@ class RpcDoor:
         return msgspec.json.encode({"session_id": session_id, "closed": True})
 
     # Which session a request means.
+
+    async def _elsewhere(self, request: JsonRpcRequest, own: Session | None) -> int | None:
+        """The worker that must answer: the one that holds the session which the request is about."""
+        named = request.params.get("session_id")
+        if not isinstance(named, str) or request.method not in self._methods:
+            return None
+        if own is not None and request.method != "openenv/session/close":
+            return None  # a socket's own session is what its requests are about
+        return await self._sessions.elsewhere(named)
 
     def _find(self, session_id: str) -> Session:
         session = self._sessions.find(session_id)

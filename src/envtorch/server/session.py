@@ -4,7 +4,6 @@ import asyncio
 import logging
 import secrets
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from functools import partial
@@ -25,6 +24,7 @@ from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.protocol.wire import Reply
 from envtorch.server.metrics import Meter
 from envtorch.server.runner import Cancel, Done, Housed, Runner, as_ours
+from envtorch.server.slots import Names
 from envtorch.server.tracing import Span
 from envtorch.server.turn import Turn
 from envtorch.types import SessionInfo
@@ -88,10 +88,10 @@ class Session:
         upkeep: Upkeep,
         *,
         unheld_s: float | None,
-        token: str | None = None,
+        names: Names | None = None,
     ) -> None:
-        self.id = str(uuid.uuid4())
-        self.token = token or secrets.token_urlsafe(24)
+        self.names = names or Names.new()
+        self.id, self.token = self.names
         """Whoever shows it may take the session up. It is in no URL, no log and no state."""
         self.host = host
         self.phase = advance(Phase.STARTING, Event.OPENED)
@@ -249,9 +249,9 @@ class Session:
         """Copies of the environment, made in its turn, where it lives; they are nobody's session yet."""
         return await self._call("fork", timeout_s, partial(self._runner.fork, self.host), count)
 
-    def twin(self, copy: Housed, *, unheld_s: float) -> "Session":
+    def twin(self, copy: Housed, *, unheld_s: float, names: Names) -> "Session":
         """A session for a copy of this one's environment: its counters are copied with it."""
-        session = Session(copy.host, copy.runner, self._upkeep, unheld_s=unheld_s)
+        session = Session(copy.host, copy.runner, self._upkeep, unheld_s=unheld_s, names=names)
         session.steps = self.steps
         return session
 

@@ -17,12 +17,13 @@ from envtorch.errors import (
 )
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.host import EnvironmentHost, Host
+from envtorch.server.elsewhere import Alone, Neighbours
 from envtorch.server.factory import Factory
 from envtorch.server.isolation.nursery import Nursery
 from envtorch.server.metrics import Meter
 from envtorch.server.runner import Housed, build
 from envtorch.server.session import Session
-from envtorch.server.slots import Slots
+from envtorch.server.slots import Names, Room, Slots
 from envtorch.server.tracing import Span, no_span
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
 
@@ -53,7 +54,9 @@ class Sessions:
         self.factory = factory
         self.config = config
         self.meter = Meter()
-        self.slots = Slots(config.max_concurrent_envs)
+        self.slots: Room = Slots(config.max_concurrent_envs)
+        self.neighbours: Neighbours = Alone()
+        """The other processes of this server, where a session may live that is not found here."""
         self.draining = False
         self.span: Span = no_span
         self.is_plain = True
@@ -106,6 +109,12 @@ class Sessions:
     def by_token(self, token: str) -> Session | None:
         """The session that this token opens. Tokens are random: looking one up tells nothing of others."""
         return self._by_token.get(token)
+
+    async def elsewhere(self, name: str) -> int | None:
+        """The worker that holds the session of this id or token; None when it is here, or nowhere."""
+        if name in self._live or name in self._by_token:
+            return None
+        return await self.neighbours.owner(name)
 
     # Asking about the environment.
 
@@ -173,16 +182,17 @@ class Sessions:
             return next(iter(self._live.values()))
         if self.slots.is_full:
             await self._evict_anonymous()
-        await self.slots.take(wait_s)
+        names = Names.new(token)
+        await self.slots.take(wait_s, names)
         try:
             async with self._spare_turn:
                 spare, self._spare = self._spare, None
             housed = spare or await self._build()
         except BaseException:
-            self.slots.free()
+            self.slots.free(names)
             raise
         lease_s = None if held or self.factory.is_shared else unheld_s or self.lease_s
-        session = self._enter(Session(housed.host, housed.runner, self, unheld_s=lease_s, token=token))
+        session = self._enter(Session(housed.host, housed.runner, self, unheld_s=lease_s, names=names))
         if held and not self.factory.is_shared:
             session.attach()
         return session
@@ -201,14 +211,19 @@ class Sessions:
         """
         if self.factory.is_shared:
             raise Unsupported("this environment cannot be forked: every session shares the one instance")
-        self.slots.take_at_once(count)
+        names = [Names.new() for _ in range(count)]
+        await self.slots.take_together(names)
         try:
             copies = await session.fork(count, timeout_s=timeout_s)
         except BaseException:
-            for _ in range(count):
-                self.slots.free()
+            for unused in names:
+                self.slots.free(unused)
             raise
-        return [self._enter(session.twin(copy, unheld_s=session.unheld_s or self.lease_s)) for copy in copies]
+        unheld_s = session.unheld_s or self.lease_s
+        twins = [
+            session.twin(copy, unheld_s=unheld_s, names=own) for copy, own in zip(copies, names, strict=True)
+        ]
+        return [self._enter(twin) for twin in twins]
 
     def trace(self, span: Span) -> None:
         """Surround every call with a span."""
@@ -281,7 +296,7 @@ class Sessions:
         """The session is closed: its slot is free."""
         if self._live.pop(session.id, None) is not None:
             self._by_token.pop(session.token, None)
-            self.slots.free()
+            self.slots.free(session.names)
         if self._anonymous is session:
             self._anonymous = None
 

@@ -1,11 +1,51 @@
 """Room for so many sessions, given out fairly."""
 
 import asyncio
+import secrets
+import uuid
 from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from envtorch.errors import CapacityReached
 
-__all__ = ["Slots"]
+__all__ = ["Names", "Room", "Slots"]
+
+
+class Names(NamedTuple):
+    """What a session is found by: its id, and the token that opens it."""
+
+    id: str
+    token: str
+
+    @classmethod
+    def new(cls, token: str | None = None) -> "Names":
+        return cls(str(uuid.uuid4()), token or secrets.token_urlsafe(24))
+
+
+class Room(Protocol):
+    """Room for sessions: of this process, or of a server of several."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def taken(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def is_full(self) -> bool: ...
+
+    async def take(self, wait_s: float = 0.0, names: Names | None = None) -> None:
+        """Take a slot for the session of these names. Raises `CapacityReached`, and `LivesElsewhere`."""
+
+    async def take_together(self, names: Sequence[Names]) -> None:
+        """Take a slot for each, or none. Raises `CapacityReached`."""
+
+    def free(self, names: Names | None = None) -> None:
+        """Give a slot back."""
 
 
 class Slots:
@@ -24,7 +64,7 @@ class Slots:
     def is_full(self) -> bool:
         return self.taken >= self.capacity
 
-    async def take(self, wait_s: float = 0.0) -> None:
+    async def take(self, wait_s: float = 0.0, names: Names | None = None) -> None:
         """Take a slot, waiting for one if asked to. Raises `CapacityReached` when there is none in time."""
         if not self.is_full and not self._queue:
             self.taken += 1
@@ -43,13 +83,13 @@ class Slots:
             self._give_up(turn)
             raise
 
-    def take_at_once(self, count: int) -> None:
-        """Take that many slots, or none: `CapacityReached` when there are fewer, or others wait for them."""
-        if self._queue or self.taken + count > self.capacity:
+    async def take_together(self, names: Sequence[Names]) -> None:
+        """Take so many slots, or none: `CapacityReached` when there are fewer, or others wait for them."""
+        if self._queue or self.taken + len(names) > self.capacity:
             raise CapacityReached.of(self.taken, self.capacity)
-        self.taken += count
+        self.taken += len(names)
 
-    def free(self) -> None:
+    def free(self, names: Names | None = None) -> None:
         """Give a slot back; the first in the queue has it at once."""
         self.taken -= 1
         while self._queue and not self.is_full:

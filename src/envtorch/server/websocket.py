@@ -42,6 +42,10 @@ class SocketDoor:
         """A session of the socket's own, or the one that `?session_id=` names."""
         conversation = BaseConversation(line, self._rpc, self._mode)
         try:
+            worker = await self._sessions.elsewhere(session_id) if session_id is not None else None
+            if session_id is not None and worker is not None:
+                await self._sessions.neighbours.tunnel(worker, session_id, line)
+                return
             session = await self._find(session_id)
         except EnvTorchError as error:
             line.send(error_reply(error).frame())
