@@ -29,9 +29,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 @contextmanager
-def extended(server: Running, format: Format = JSON) -> Iterator["Wire"]:
+def extended(server: Running | str, format: Format = JSON) -> Iterator["Wire"]:
     name = "envtorch.v1" + ("+msgpack" if format is MSGPACK else "")
-    url = server.url.replace("http", "ws") + "/ws"
+    url = (server if isinstance(server, str) else server.url).replace("http", "ws") + "/ws"
     with connect(url, subprotocols=[Subprotocol(name)], close_timeout=5, ping_interval=None) as socket:
         assert socket.subprotocol == name
         yield Wire(socket, format)

@@ -17,7 +17,7 @@ from websockets.typing import Origin
 from envtorch import EnvClient, HTTPEnvClient, create_app
 from envtorch.errors import ConfigurationError, Unauthorized
 from envtorch.server.keys import Keys
-from envtorch.server.serve import _is_loopback
+from envtorch.server.serve import is_loopback
 from envtorch.settings import Settings
 from tests.server.environments import Count, Obedient, Order, Report
 from tests.support import Running, running
@@ -233,5 +233,5 @@ class TestKeys:
 
 def test_only_loopback_is_private() -> None:
     with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("0.0.0.0", 0)) as open_to_all:
-        assert _is_loopback(near)
-        assert not _is_loopback(open_to_all)
+        assert is_loopback(near)
+        assert not is_loopback(open_to_all)

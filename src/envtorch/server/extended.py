@@ -115,14 +115,14 @@ class ExtendedConversation:
         if message.type == "steps":
             self._steps(message, message.id)
             return
-        if message.ch in self._far.held and message.type not in ("session", "attach"):
-            self._far.held[message.ch].forward(message)
-            return
         control = self._controls.get(message.type)
-        if control is not None:
+        if control is not None and not (message.type == "cancel" and message.ch in self._far.held):
             self._spawn(self._control(message, control))
             return
-        session = self._session(message)
+        session = self._channels.get(message.ch)
+        if session is None:
+            self._forward(message)
+            return
         if message.type == "close":
             # Now, not when its task gets to run: by then the socket may be gone, and the session detached.
             del self._channels[message.ch]
@@ -220,17 +220,20 @@ class ExtendedConversation:
     async def _mcp(self, session: Session, message: Message) -> Reply:
         return mcp_reply(await self._rpc.answer(bytes(message.data), own=session))
 
-    def _session(self, message: Message) -> Session:
-        session = self._channels.get(message.ch)
-        if session is None:
+    def _forward(self, message: Message) -> None:
+        """Pass a request on to the worker that has this channel's session."""
+        far = self._far.held.get(message.ch)
+        if far is None:
             raise SessionLost(f"there is no session on channel {message.ch}: open or attach one first")
-        return session
+        far.forward(message)
 
     # The requests that are about sessions.
 
     async def _control(self, message: Message, control: Control) -> None:
         try:
             reply = await control(message)
+        except LivesElsewhere as found:
+            reply = await self._take_up_elsewhere(found.worker, message)
         except EnvTorchError as error:
             reply = error_reply(error, self._format)
         self._answer(message, reply)
@@ -239,22 +242,27 @@ class ExtendedConversation:
         asked = control_data(message, Open, self._format)
         if message.ch in self._channels or message.ch in self._far.held:
             raise ProtocolError(f"channel {message.ch} has a session already")
-        try:
-            session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
-        except LivesElsewhere as found:
-            return await self._far.take_up(found.worker, message)
+        session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
         return self._take_up(session, message.ch)
 
     async def _attach(self, message: Message) -> Reply:
         asked = control_data(message, Attach, self._format)
         worker = await self._sessions.elsewhere(asked.token)
         if worker is not None:
-            self._channels.pop(message.ch, None)
-            return await self._far.take_up(worker, message)
+            raise LivesElsewhere(worker)
         session = self._sessions.by_token(asked.token)
         if session is None or not session.is_usable:
             raise SessionLost("the session is gone: its grace period is over, or the server was restarted")
         return self._take_up(session, message.ch)
+
+    async def _take_up_elsewhere(self, worker: int, message: Message) -> Reply:
+        try:
+            reply = await self._far.take_up(worker, message)
+        except EnvTorchError as error:
+            return error_reply(error, self._format)
+        if message.ch in self._far.held:
+            self._channels.pop(message.ch, None)
+        return reply
 
     def _take_up(self, session: Session, channel: int) -> Reply:
         session.hold(self)
@@ -280,7 +288,9 @@ class ExtendedConversation:
         return Reply("closed", self._format.write({}), self._format)
 
     async def _cancel(self, message: Message) -> Reply:
-        session = self._session(message)
+        session = self._channels.get(message.ch)
+        if session is None:
+            raise SessionLost(f"there is no session on channel {message.ch}")
         target = control_data(message, Cancel, self._format).id
         told = {"id": target, "cancelled": session.cancel(target)}
         return Reply("cancelled", self._format.write(told), self._format)

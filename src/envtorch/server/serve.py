@@ -17,7 +17,15 @@ from envtorch.server.gate import Gate
 from envtorch.server.keys import Keys
 from envtorch.server.sessions import Sessions
 
-__all__ = ["MAX_MESSAGE_BYTES", "DrainingServer", "serve", "uvicorn_config"]
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "DrainingServer",
+    "find_dead_peers",
+    "is_loopback",
+    "serve",
+    "spare_the_collector",
+    "uvicorn_config",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -93,21 +101,21 @@ def serve(
     """
     if listener is None:
         listener = socket.create_server((host, port), backlog=2048)
-    _find_dead_peers(listener)
+    find_dead_peers(listener)
     server = getattr(getattr(app, "state", None), "env_server", None)
     is_locked = token_file is not None or bool(getattr(server, "is_locked", False))
-    if not is_locked and not _is_loopback(listener):
+    if not is_locked and not is_loopback(listener):
         logger.warning(
             "this server is open to everybody who can reach it: set ENVTORCH_TOKEN or --token-file"
         )
     locked = app if token_file is None else Gate(app, keys=Keys(file=Path(token_file)))
     sessions = server.sessions if server is not None else None
     config = uvicorn_config(locked, **options)
-    _spare_the_collector()
+    spare_the_collector()
     DrainingServer(config, sessions, drain_s=drain_s).run(sockets=[listener])
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Look for garbage less often, and not among what was loaded at the start.
 
     A step makes dozens of objects and keeps none; counted in the default way, they have the collector walk
@@ -118,7 +126,7 @@ def _spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def _find_dead_peers(listener: socket.socket) -> None:
+def find_dead_peers(listener: socket.socket) -> None:
     """Have the kernel notice peers that are gone without a word. Accepted sockets inherit this."""
     if listener.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -129,7 +137,7 @@ def _find_dead_peers(listener: socket.socket) -> None:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_S * 1000)
 
 
-def _is_loopback(listener: socket.socket) -> bool:
+def is_loopback(listener: socket.socket) -> bool:
     if listener.family not in (socket.AF_INET, socket.AF_INET6):
         return True
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback

@@ -1,0 +1,196 @@
+"""The master: it starts workers and keeps them, and hands each connection to the one with least to do.
+
+It runs no code of the environment, so it does not fail with it. It keeps the register of sessions, because it
+outlives every worker.
+"""
+
+import asyncio
+import itertools
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from envtorch.errors import ConfigurationError
+from envtorch.server.workers.child import Child, describe
+from envtorch.server.workers.notes import Plan, Ready
+from envtorch.server.workers.page import Page
+from envtorch.server.workers.private import listen_privately
+from envtorch.server.workers.register import Register
+
+__all__ = ["Master"]
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 64
+"""How many connections to accept before looking around."""
+PAUSE_S = 0.005
+"""How long to let connections wait in the kernel when no worker takes any."""
+STOP_S = 25.0
+"""How long closing may take, after the drain, before a worker is killed."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 10.0
+"""Between the attempts to replace a worker that does not get to serve."""
+
+
+class Master:
+    """Runs from `run` until it is told to stop, or cannot start."""
+
+    def __init__(
+        self, plan: Plan, listener: socket.socket, workers: int, on_ready: Callable[[int], None]
+    ) -> None:
+        self._plan = plan
+        self._listener = listener
+        self._wanted = workers
+        self._on_ready = on_ready
+        self._page = Page.new(workers)
+        self._register = Register()
+        self._private: dict[int, socket.socket] = {}
+        self._children: dict[int, Child] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._turn = itertools.count()
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Serve. Raises `ConfigurationError` when the workers cannot serve what they were told to."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        with ExitStack() as opened:
+            for worker in range(self._wanted):
+                self._private[worker] = listen_privately(Path(self._plan.directory), worker)
+                opened.enter_context(self._private[worker])
+            self._listener.setblocking(False)
+            try:
+                await self._start()
+                self._accept_again()
+                await asyncio.gather(*self._keepers)
+            finally:
+                loop.remove_reader(self._listener)
+                await self._end()
+
+    async def _start(self) -> None:
+        """The first worker tells how many can be of use; then the others are started together."""
+        first = await self._keep(0)
+        if first is None:
+            return
+        count = useful(self._wanted, first)
+        self._page.workers = count
+        self._register.slots.capacity = first.capacity or 0
+        await asyncio.gather(*(self._keep(worker) for worker in range(1, count)))
+        if not self._stopping:
+            self._on_ready(count)
+
+    async def _keep(self, worker: int) -> Ready | None:
+        """Start a worker, and see to it that there always is one of that number. None when told to stop."""
+        child = await self._spawn(worker)
+        keeper = asyncio.get_running_loop().create_task(self._look_after(worker, child))
+        self._keepers.append(keeper)
+        outcomes: set[asyncio.Future[Any]] = {child.ready, keeper}
+        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+        return None if self._stopping else await child.ready
+
+    async def _spawn(self, worker: int) -> Child:
+        plan = msgspec.structs.replace(self._plan, worker=worker)
+        child = await Child.start(plan, self._private[worker], self._page, self._register)
+        self._children[worker] = child
+        if self._stopping:  # the word was given while it was being started
+            child.signal(signal.SIGTERM)
+        return child
+
+    async def _look_after(self, worker: int, child: Child) -> None:
+        wait_s = FIRST_WAIT_S
+        is_first = True
+        while True:
+            status = await child.ended()
+            served = child.ready.exception() is None
+            if self._stopping or (is_first and not served):
+                return
+            is_first = False
+            logger.error("worker %d ended %s; another is started", worker, describe(status))
+            wait_s = FIRST_WAIT_S if served else min(wait_s * 2, LONGEST_WAIT_S)
+            await asyncio.sleep(0 if served else wait_s)
+            child = await self._spawn(worker)
+
+    # Connections.
+
+    def _accept_again(self) -> None:
+        if not self._stopping or self._any_taker() is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            child = self._any_taker()
+            if child is None:
+                self._pause()
+                return
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # the peer has gone already, or there are no descriptors left
+                logger.warning("a connection could not be accepted: %s", error)
+                self._pause()
+                return
+            with connection:
+                while child is not None and not child.hand(connection):
+                    child = self._any_taker(but=child)
+
+    def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        loop.call_later(PAUSE_S, self._accept_again)
+
+    def _any_taker(self, but: Child | None = None) -> Child | None:
+        """The worker with least to do; of equals, each in turn."""
+        takers = [child for child in self._children.values() if child.takes_connections and child is not but]
+        if not takers:
+            return None
+        offset = next(self._turn) % len(takers)
+        return min(takers[offset:] + takers[:offset], key=lambda child: child.load)
+
+    # The end.
+
+    def _stop(self) -> None:
+        """The first word drains, the second hurries; a worker understands SIGTERM in the same way."""
+        if not self._stopping:
+            self._stopping = True
+            asyncio.get_running_loop().call_later(self._plan.drain_s + STOP_S, self._kill)
+        for child in self._children.values():
+            child.signal(signal.SIGTERM)
+
+    def _kill(self) -> None:
+        for child in self._children.values():
+            child.signal(signal.SIGKILL)
+
+    async def _end(self) -> None:
+        """Leave no worker behind, whatever ended the master's work."""
+        if any(not keeper.done() for keeper in self._keepers):
+            self._stopping = True
+            self._kill()
+            await asyncio.gather(*self._keepers, return_exceptions=True)
+
+
+def useful(wanted: int, first: Ready) -> int:
+    """How many workers can be of use, where `wanted` were asked for."""
+    if first.is_shared:
+        logger.warning("one worker serves: every session uses the one environment that the application made")
+        return 1
+    if first.capacity is not None and first.capacity < wanted:
+        logger.warning(
+            "%d of %d workers serve: the application has room for no more sessions (max_concurrent_envs)",
+            first.capacity,
+            wanted,
+        )
+        return first.capacity
+    return wanted
+
+
+def require_support() -> None:
+    """Raises `ConfigurationError` where connections cannot be handed from process to process."""
+    if not hasattr(socket, "send_fds"):
+        raise ConfigurationError("workers need a system that hands descriptors over: Linux or macOS")

@@ -1,0 +1,121 @@
+"""A worker's view of the register: slots of the whole server, and where sessions live."""
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+from collections.abc import Sequence
+
+from envtorch.errors import CapacityReached, SessionLost
+from envtorch.server.elsewhere import LivesElsewhere
+from envtorch.server.slots import Names
+from envtorch.server.workers.notes import (
+    Elsewhere,
+    Find,
+    Found,
+    Free,
+    Full,
+    Granted,
+    Line,
+    Ready,
+    Take,
+    TakeTogether,
+    Withdraw,
+)
+from envtorch.server.workers.page import Page
+
+__all__ = ["SharedSlots"]
+
+logger = logging.getLogger(__name__)
+
+Answer = Granted | Full | Elsewhere | Found
+
+
+class SharedSlots:
+    """`Room` for sessions, of which the master keeps count for all workers."""
+
+    def __init__(self, worker: int, capacity: int, page: Page) -> None:
+        self.capacity = capacity
+        self.waiting = 0
+        """How many callers of this worker wait for a slot."""
+        self._worker = worker
+        self._page = page
+        self._calls = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._line: Line | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def open(self, end: socket.socket, ready: Ready) -> None:
+        """Take up the line to the master, and say that the worker serves."""
+        self._line = await Line.over(end)
+        self._reading = asyncio.get_running_loop().create_task(self._read(self._line))
+        self._line.send(ready)
+
+    @property
+    def taken(self) -> int:
+        return self._page.taken
+
+    @property
+    def is_full(self) -> bool:
+        return self.taken >= self.capacity
+
+    async def take(self, wait_s: float = 0.0, names: Names | None = None) -> None:
+        assert names is not None, "a slot of a server of several workers is taken under a name"
+        call = next(self._calls)
+        self.waiting += 1
+        try:
+            answer = await self._ask(Take(call, names, wait_s), [names])
+        finally:
+            self.waiting -= 1
+        _require_granted(answer)
+
+    async def take_together(self, names: Sequence[Names]) -> None:
+        call = next(self._calls)
+        _require_granted(await self._ask(TakeTogether(call, list(names)), names))
+
+    def free(self, names: Names | None = None) -> None:
+        assert names is not None, "a slot of a server of several workers is given back by its name"
+        self._send(Free(names))
+
+    async def find(self, name: str) -> int | None:
+        """The other worker that holds a session. Raises `SessionLost` when it was lost with its worker."""
+        found = await self._ask(Find(next(self._calls), name), ())
+        assert isinstance(found, Found)
+        if found.lost is not None:
+            raise SessionLost(f"the session is gone: {found.lost}")
+        return found.worker if found.worker != self._worker else None
+
+    async def _ask(self, note: Take | TakeTogether | Find, names: Sequence[Names]) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked[note.call] = answer
+        self._send(note)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if names:
+                self._send(Withdraw(note.call, list(names)))
+            raise
+        finally:
+            del self._asked[note.call]
+
+    def _send(self, note: Take | TakeTogether | Find | Withdraw | Free) -> None:
+        assert self._line is not None, "the line to the master is not open yet"
+        self._line.send(note)
+
+    async def _read(self, line: Line) -> None:
+        async for note in line.notes():
+            assert isinstance(note, Granted | Full | Elsewhere | Found), note
+            answer = self._asked.get(note.call)
+            if answer is not None and not answer.done():
+                answer.set_result(note)
+        logger.critical("the master is gone, and this worker ends with it")
+        os._exit(1)
+
+
+def _require_granted(answer: Answer) -> None:
+    match answer:
+        case Full(taken=taken, capacity=capacity):
+            raise CapacityReached.of(taken, capacity)
+        case Elsewhere(worker=worker):
+            raise LivesElsewhere(worker)
