@@ -56,9 +56,9 @@ def ours(*args: str, environ: Mapping[str, str] | None = None) -> Any:
     return served(sys.executable, HERE / "serve_tally.py", *args, environ=environ)
 
 
-def tools_server() -> Any:
+def tools_server(workers: int = 1) -> Any:
     """Our server of an environment made of tools."""
-    return served(sys.executable, HERE / "serve_basket.py")
+    return served(sys.executable, HERE / "serve_basket.py", str(workers))
 
 
 def theirs(*args: str) -> Any:

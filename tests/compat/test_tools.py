@@ -11,9 +11,9 @@ pytestmark = [pytest.mark.compat, pytest.mark.usefixtures("openenv")]
 PARALLEL = 40
 
 
-@pytest.fixture(scope="module")
-def basket(openenv: None) -> Iterator[str]:
-    with tools_server() as url:
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two workers"])
+def basket(openenv: None, request: pytest.FixtureRequest) -> Iterator[str]:
+    with tools_server(request.param) as url:
         yield url
 
 

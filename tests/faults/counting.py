@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from envtorch import Action, EnvClient, Environment, Observation, State
+from envtorch import Action, ConcurrencyConfig, EnvClient, Environment, Observation, State, create_app
 
 
 class Add(Action):
@@ -58,26 +59,34 @@ def expected(seed: int, steps: int) -> list[int]:
     return totals
 
 
-SERVER = """
-import socket, sys
-from envtorch import ConcurrencyConfig
-from envtorch.server import create_app, serve
-from tests.faults.counting import Counting
+def application(grace_s: str) -> Any:
+    config = ConcurrencyConfig(max_concurrent_envs=5000, reconnect_grace=float(grace_s))
+    return create_app(Counting, concurrency_config=config)
 
-config = ConcurrencyConfig(max_concurrent_envs=5000, reconnect_grace=float(sys.argv[2]))
-app = create_app(Counting, concurrency_config=config)
-serve(app, listener=socket.socket(fileno=int(sys.argv[1])), drain_s=float(sys.argv[3]))
+
+LOADER = "tests.faults.counting:application"
+SERVER = f"""
+import socket, sys
+from envtorch.env import load_object
+from envtorch.server import serve
+from envtorch.server.workers import serve_workers
+
+listener, grace_s, drain_s = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], float(sys.argv[3])
+if (workers := int(sys.argv[4])) > 1:
+    serve_workers(grace_s, workers=workers, listener=listener, drain_s=drain_s, loader="{LOADER}")
+else:
+    serve(load_object("{LOADER}")(grace_s), listener=listener, drain_s=drain_s)
 """
 
 
 class CountingServer:
     """A server process that can be stopped, continued and terminated."""
 
-    def __init__(self, *, grace_s: float = 60.0, drain_s: float = 30.0) -> None:
+    def __init__(self, *, grace_s: float = 60.0, drain_s: float = 30.0, workers: int = 1) -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
             self.port: int = listener.getsockname()[1]
             fd = listener.fileno()
-            command = [sys.executable, "-c", SERVER, str(fd), str(grace_s), str(drain_s)]
+            command = [sys.executable, "-c", SERVER, str(fd), str(grace_s), str(drain_s), str(workers)]
             self.process = subprocess.Popen(command, pass_fds=[fd], cwd=Path(__file__).parents[2])
 
     @property
@@ -94,13 +103,16 @@ class CountingServer:
 
     def metric(self, name: str) -> float:
         lines = httpx.get(self.url + "/metrics", timeout=30).text.splitlines()
-        return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name.rstrip("}")))
 
 
 @contextmanager
-def counting_server(*, grace_s: float = 60.0, drain_s: float = 30.0) -> Iterator[CountingServer]:
-    server = CountingServer(grace_s=grace_s, drain_s=drain_s)
+def counting_server(
+    *, grace_s: float = 60.0, drain_s: float = 30.0, workers: int = 1
+) -> Iterator[CountingServer]:
+    server = CountingServer(grace_s=grace_s, drain_s=drain_s, workers=workers)
     try:
+        httpx.get(server.url + "/health", timeout=60).raise_for_status()
         yield server
     finally:
         if server.process.poll() is None:

@@ -100,6 +100,19 @@ def test_a_break_at_every_byte(wire: Wire, server: CountingServer, request: pyte
     eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=90)
 
 
+@pytest.mark.timeout(3600)
+def test_a_break_that_leads_to_another_worker(request: pytest.FixtureRequest) -> None:
+    """Two workers: a client that reconnects may reach either, and its session is with the first."""
+    with counting_server(workers=2) as server:
+        lengths = asyncio.run(undisturbed(server.port, "json"))
+        stride = 3 * request.config.getoption("--fault-stride")
+        breaks = planned_breaks(lengths, stride=stride)
+        happened = asyncio.run(try_all(server.port, "json", breaks))
+        print(f"two workers: {len(breaks)} breaks tried, {happened} happened, every episode whole")
+        assert happened == len(breaks)
+        eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=90)
+
+
 @pytest.mark.parametrize("wire", ["json", "msgpack"])
 def test_the_blocking_client_notices_as_little(wire: Wire, server: CountingServer) -> None:
     lengths = asyncio.run(undisturbed(server.port, wire))

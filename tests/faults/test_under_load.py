@@ -32,8 +32,12 @@ async def play_while(url: str, seed: int, wanted: Callable[[], bool], stepped: C
     return steps
 
 
+workers = pytest.mark.parametrize("workers", [1, 2], ids=["one process", "two workers"])
+
+
 @pytest.mark.timeout(600)
-def test_random_cuts(request: pytest.FixtureRequest) -> None:
+@workers
+def test_random_cuts(workers: int, request: pytest.FixtureRequest) -> None:
     seconds = request.config.getoption("--fault-seconds")
 
     async def run(port: int) -> tuple[int, int]:
@@ -55,7 +59,7 @@ def test_random_cuts(request: pytest.FixtureRequest) -> None:
             cutting.cancel()
             return sum(steps), proxy.faults
 
-    with counting_server() as server:
+    with counting_server(workers=workers) as server:
         steps, faults = asyncio.run(run(server.port))
         print(f"{SESSIONS} sessions, {steps} steps, {faults} cuts in {seconds:g} s: none lost, none doubled")
         assert faults > seconds
@@ -95,7 +99,8 @@ def test_a_server_that_is_stopped_for_five_seconds() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_sigterm_under_load() -> None:
+@workers
+def test_sigterm_under_load(workers: int) -> None:
     """Running steps are answered, every client is told, the exit code is 0, before the deadline."""
     sessions = 60
 
@@ -116,7 +121,7 @@ def test_sigterm_under_load() -> None:
                 return repr(error)
 
     async def main() -> tuple[list[str], int, int, float]:
-        with counting_server(drain_s=20) as server:
+        with counting_server(drain_s=20, workers=workers) as server:
             steps: list[int] = []
             ready = asyncio.Barrier(sessions + 1)
             players = [asyncio.ensure_future(play(server.url, steps, ready)) for _ in range(sessions)]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from envtorch.errors import Draining, EnvTorchError, SessionLost
+from envtorch.errors import EnvTorchError
 from envtorch.protocol.extended import Message, error_reply, read_frame, write_frame
 from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Reply
@@ -25,6 +25,8 @@ __all__ = ["Channels"]
 
 Dial = Callable[[int], Awaitable[ClientConnection]]
 Receiver = Callable[[Message], None]
+Gone = Callable[[], EnvTorchError]
+"""What to say of a session whose worker does not answer any more."""
 
 
 class Link:
@@ -36,12 +38,14 @@ class Link:
         format: Format,
         sessions: Sessions,
         send: Receiver,
+        gone: Gone,
         ended: "Callable[[Link, bool], None]",
     ) -> None:
         self._connection = connection
         self._format = format
         self._sessions = sessions
         self._send = send
+        self._gone = gone
         self._ended = ended
         self._outbox: list[Message] = []
         self._wake = asyncio.Event()
@@ -118,7 +122,7 @@ class Link:
         self._ended(self, taken_over)
         waiting, self._expected = self._expected, {}
         for (channel, id), receivers in waiting.items():
-            lost = Message.of(error_reply(gone(self._sessions), self._format), id=id, ch=channel)
+            lost = Message.of(error_reply(self._gone(), self._format), id=id, ch=channel)
             for receiver in receivers:
                 self._sessions.busy(-1)
                 if not (taken_over or self._closing):
@@ -129,12 +133,19 @@ class Channels:
     """The channels of one socket, by the neighbours that hold their sessions."""
 
     def __init__(
-        self, format: Format, sessions: Sessions, dial: Dial, send: Receiver, lost: Callable[[], None]
+        self,
+        format: Format,
+        sessions: Sessions,
+        dial: Dial,
+        gone: Gone,
+        send: Receiver,
+        lost: Callable[[], None],
     ) -> None:
         self.held: dict[int, FarSession] = {}
         self._format = format
         self._sessions = sessions
         self._dial = dial
+        self._gone = gone
         self._send = send
         self._lost = lost
         self._links: dict[int, asyncio.Task[Link]] = {}
@@ -162,8 +173,8 @@ class Channels:
         try:
             connection = await self._dial(worker)
         except (OSError, TimeoutError, ConnectionClosed) as error:
-            raise gone(self._sessions) from error
-        link = Link(connection, self._format, self._sessions, self._send, self._ended)
+            raise self._gone() from error
+        link = Link(connection, self._format, self._sessions, self._send, self._gone, self._ended)
         if self._closed:
             link.close()
         return link
@@ -182,10 +193,3 @@ class Channels:
         for task in self._links.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()
-
-
-def gone(sessions: Sessions) -> EnvTorchError:
-    """What to say of a session whose worker does not answer any more."""
-    if sessions.draining:
-        return Draining("the server is shutting down")
-    return SessionLost("the session is gone: the worker that held it ended")

@@ -64,6 +64,7 @@ class Child:
         self._page = page
         self._register = register
         self._handed = 0
+        self._is_open = True
         self._takes: dict[int, asyncio.Task[None]] = {}
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
@@ -106,7 +107,7 @@ class Child:
             self.ready.done()
             and not self.ready.cancelled()
             and self.ready.exception() is None
-            and self._process.returncode is None
+            and self._is_open
             and self._in_flight < MOST_IN_FLIGHT
         )
 
@@ -118,7 +119,10 @@ class Child:
         """Give it a connection; False when it cannot take one now."""
         try:
             socket.send_fds(self._hatch, [b"c"], [connection.fileno()])
-        except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+        except BlockingIOError:
+            return False
+        except OSError:  # it is gone, or about to be: `ended` will tell
+            self._is_open = False
             return False
         self._handed += 1
         return True

@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -45,7 +44,7 @@ class Master:
     ) -> None:
         self._plan = plan
         self._listener = listener
-        self._wanted = workers
+        self._wanted = self._count = workers
         self._on_ready = on_ready
         self._page = Page.new(workers)
         self._register = Register()
@@ -74,25 +73,33 @@ class Master:
                 await self._end()
 
     async def _start(self) -> None:
-        """The first worker tells how many can be of use; then the others are started together."""
-        first = await self._keep(0)
+        """Start all at once; the first one tells how many are of use, and the others are let go.
+
+        None takes a connection before all do: those that come together are to be spread.
+        """
+        children = [await self._keep(worker) for worker in range(self._wanted)]
+        first = await self._ready(children[0])
         if first is None:
             return
-        count = useful(self._wanted, first)
-        self._page.workers = count
+        self._count = self._page.workers = useful(self._wanted, first)
         self._register.slots.capacity = first.capacity or 0
-        await asyncio.gather(*(self._keep(worker) for worker in range(1, count)))
+        for child in children[self._count :]:
+            child.signal(signal.SIGKILL)
+        await asyncio.gather(*map(self._ready, children[1 : self._count]))
         if not self._stopping:
-            self._on_ready(count)
+            self._on_ready(self._count)
 
-    async def _keep(self, worker: int) -> Ready | None:
-        """Start a worker, and see to it that there always is one of that number. None when told to stop."""
+    async def _keep(self, worker: int) -> Child:
+        """Start a worker, and see to it that there always is one of that number."""
         child = await self._spawn(worker)
         keeper = asyncio.get_running_loop().create_task(self._look_after(worker, child))
         self._keepers.append(keeper)
-        outcomes: set[asyncio.Future[Any]] = {child.ready, keeper}
-        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
-        return None if self._stopping else await child.ready
+        return child
+
+    async def _ready(self, child: Child) -> Ready | None:
+        """What it says when it serves; None when all are told to stop. Raises `ConfigurationError`."""
+        await asyncio.wait({child.ready})
+        return None if self._stopping else child.ready.result()
 
     async def _spawn(self, worker: int) -> Child:
         plan = msgspec.structs.replace(self._plan, worker=worker)
@@ -108,7 +115,8 @@ class Master:
         while True:
             status = await child.ended()
             served = child.ready.exception() is None
-            if self._stopping or (is_first and not served):
+            if self._stopping or worker >= self._count or (is_first and not served):
+                self._children.pop(worker, None)
                 return
             is_first = False
             logger.error("worker %d ended %s; another is started", worker, describe(status))
@@ -137,17 +145,22 @@ class Master:
                 self._pause()
                 return
             with connection:
-                while child is not None and not child.hand(connection):
-                    child = self._any_taker(but=child)
+                if not child.hand(connection):
+                    self._hand_to_another(child, connection)
+
+    def _hand_to_another(self, refused: Child, connection: socket.socket) -> None:
+        """Whoever takes it. When nobody does, the client is cut off, and comes back."""
+        others = [child for child in self._children.values() if child is not refused]
+        any(child.takes_connections and child.hand(connection) for child in others)
 
     def _pause(self) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         loop.call_later(PAUSE_S, self._accept_again)
 
-    def _any_taker(self, but: Child | None = None) -> Child | None:
+    def _any_taker(self) -> Child | None:
         """The worker with least to do; of equals, each in turn."""
-        takers = [child for child in self._children.values() if child.takes_connections and child is not but]
+        takers = [child for child in self._children.values() if child.takes_connections]
         if not takers:
             return None
         offset = next(self._turn) % len(takers)
@@ -158,7 +171,7 @@ class Master:
     def _stop(self) -> None:
         """The first word drains, the second hurries; a worker understands SIGTERM in the same way."""
         if not self._stopping:
-            self._stopping = True
+            self._stopping = self._page.is_stopping = True
             asyncio.get_running_loop().call_later(self._plan.drain_s + STOP_S, self._kill)
         for child in self._children.values():
             child.signal(signal.SIGTERM)

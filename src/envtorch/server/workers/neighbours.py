@@ -10,12 +10,13 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
+from envtorch.errors import Draining, EnvTorchError, SessionLost
 from envtorch.protocol.extended import FORMATS, Message
 from envtorch.protocol.formats import Format
 from envtorch.server.elsewhere import FarChannels
 from envtorch.server.lines import Line
 from envtorch.server.sessions import Sessions
-from envtorch.server.workers.channels import Channels, gone
+from envtorch.server.workers.channels import Channels
 from envtorch.server.workers.notes import Plan
 from envtorch.server.workers.page import Page
 from envtorch.server.workers.private import address_of
@@ -55,6 +56,12 @@ class WorkerNeighbours:
     async def owner(self, name: str) -> int | None:
         return await self._slots.find(name)
 
+    def gone(self) -> EnvTorchError:
+        """What to say of a session whose worker does not answer any more."""
+        if self._page.is_stopping or self._sessions.draining:
+            return Draining("the server is shutting down")
+        return SessionLost("the session is gone: the worker that held it ended")
+
     # Sockets.
 
     def channels(
@@ -65,7 +72,7 @@ class WorkerNeighbours:
         async def dial(worker: int) -> ClientConnection:
             return await self._dial(worker, SOCKET_PATH, [Subprotocol(subprotocol)])
 
-        return Channels(format, self._sessions, dial, send, lost)
+        return Channels(format, self._sessions, dial, self.gone, send, lost)
 
     async def _dial(
         self, worker: int, target: str, subprotocols: Sequence[Subprotocol] | None = None
@@ -82,13 +89,13 @@ class WorkerNeighbours:
                 open_timeout=DIAL_S,
             )
         except WebSocketException as error:
-            raise gone(self._sessions) from error
+            raise self.gone() from error
 
     async def tunnel(self, worker: int, session_id: str, line: Line) -> None:
         try:
             far = await self._dial(worker, f"{SOCKET_PATH}?session_id={quote(session_id)}")
         except (OSError, TimeoutError) as error:
-            raise gone(self._sessions) from error
+            raise self.gone() from error
         await Tunnel(far, line, self._sessions).serve()
 
     # Requests.
@@ -119,7 +126,7 @@ class WorkerNeighbours:
                     httpcore.Request(method, url, headers=headers, content=content)
                 )
             except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-                raise gone(self._sessions) from error
+                raise self.gone() from error
             try:
                 yield response
             finally:

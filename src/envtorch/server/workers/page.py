@@ -6,7 +6,7 @@ import tempfile
 
 __all__ = ["Page", "WorkerNumbers"]
 
-_SHARED = 2
+_SHARED = 3
 _PER_WORKER = 2
 
 
@@ -57,6 +57,15 @@ class Page:
     @taken.setter
     def taken(self, count: int) -> None:
         self._cells[0] = count
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the whole server is about to stop: the master writes it."""
+        return bool(self._cells[2])
+
+    @is_stopping.setter
+    def is_stopping(self, stopping: bool) -> None:
+        self._cells[2] = int(stopping)
 
     @property
     def workers(self) -> int:

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from envtorch.errors import CapacityReached, SessionLost
+from envtorch.errors import CapacityReached, Draining, SessionLost
 from envtorch.server.elsewhere import LivesElsewhere
 from envtorch.server.slots import Names
 from envtorch.server.workers.notes import (
@@ -82,6 +82,8 @@ class SharedSlots:
         """The other worker that holds a session. Raises `SessionLost` when it was lost with its worker."""
         found = await self._ask(Find(next(self._calls), name), ())
         assert isinstance(found, Found)
+        if found.worker is None and self._page.is_stopping:
+            raise Draining("the server is shutting down")
         if found.lost is not None:
             raise SessionLost(f"the session is gone: {found.lost}")
         return found.worker if found.worker != self._worker else None
