@@ -78,7 +78,7 @@ def test_k8s_render_refuses_a_quantity_that_is_none() -> None:
 
 def test_build_refuses_what_is_no_environment() -> None:
     done = subprocess.run([*ENVTORCH, "build", "nothing"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "no environment with a Dockerfile" in done.stderr
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from envtorch.cli.doctor import ADVICE, EXTRAS, PROTECTS, Examination, Finding, examine, show
+from envtorch.cli.examination import ADVICE, EXTRAS, PROTECTS, Examination, Finding, examine, show
 from envtorch.errors import EnvironmentFailed
 from envtorch.sandbox import PROTECTIONS, Policy
 from envtorch.sandbox.report import Report, judge

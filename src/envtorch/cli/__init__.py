@@ -6,25 +6,45 @@ from envtorch.cli.build import build
 from envtorch.cli.check import check
 from envtorch.cli.demo import demo
 from envtorch.cli.doctor import doctor
+from envtorch.cli.exits import Commands
 from envtorch.cli.k8s import k8s
 from envtorch.cli.mcp import mcp
+from envtorch.cli.new import new
+from envtorch.cli.recording import recording
+from envtorch.cli.replay import replay_command
 from envtorch.cli.serve import serve
 from envtorch.cli.sweep import sweep
+from envtorch.cli.wheel import wheel
 
 __all__ = ["main"]
 
+WRITE, USE, RECORD, DEPLOY, MACHINE = (
+    "Write an environment",
+    "Serve and use one",
+    "Recordings",
+    "Deploy",
+    "This machine",
+)
+
 main = typer.Typer(
     name="envtorch",
+    cls=Commands,
     help="Isolated execution environments for agentic RL.",
+    epilog="Exit codes: 0 well, 1 found wanting, 2 misused, 3 unreachable, 4 an extra is missing.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-main.command()(serve)
-main.command()(check)
-main.command()(doctor)
-main.command()(mcp)
-main.command()(build)
-main.command()(sweep)
-main.command()(demo)
-main.add_typer(k8s)
+main.command(rich_help_panel=WRITE)(new)
+main.command(rich_help_panel=WRITE)(check)
+main.command(rich_help_panel=USE)(serve)
+main.command(rich_help_panel=USE)(mcp)
+main.command(rich_help_panel=USE)(demo)
+main.command("replay", rich_help_panel=RECORD)(replay_command)
+main.add_typer(recording, rich_help_panel=RECORD)
+main.command(rich_help_panel=DEPLOY)(build)
+main.command(rich_help_panel=DEPLOY)(wheel)
+main.add_typer(k8s, rich_help_panel=DEPLOY)
+main.command(rich_help_panel=MACHINE)(doctor)
+main.command(rich_help_panel=MACHINE)(sweep)

@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-from envtorch.errors import EnvTorchError
-
 __all__ = ["build"]
 
 
@@ -19,13 +17,9 @@ def build(
     """Build the base image, where it is not in the cache, and an environment's image on it."""
     from envtorch.providers.build import build_base, build_environment, find_environment
 
-    try:
-        find_environment(environment)
-        build_base(python_image=python_image, on_line=_show)
-        image = build_environment(environment, tag, on_line=_show)
-    except EnvTorchError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+    find_environment(environment)
+    build_base(python_image=python_image, on_line=_show)
+    image = build_environment(environment, tag, on_line=_show)
     typer.echo(image)
 
 

@@ -2,37 +2,78 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from envtorch.compat.loader import load_app
-from envtorch.errors import EnvTorchError
-from envtorch.server import HTTPEnvServer
-from envtorch.testing import check_env
+from envtorch.cli.exits import Exit
+from envtorch.cli.serving import TARGET_HELP, is_url
+from envtorch.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from envtorch.testing import Report
 
 __all__ = ["check"]
 
 
 def check(
-    target: Annotated[
-        str, typer.Argument(help="module:app, module:Environment, a directory, or a bundled name")
-    ],
+    target: Annotated[str, typer.Argument(help=f"{TARGET_HELP} Or the URL of a server.")],
     actions: Annotated[
         Path | None, typer.Option(help="A JSON file with a list of actions to play; else they are made up.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the episodes.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Play an environment every way a trainer would, and say what is not right."""
-    try:
-        app = load_app(target)
-    except EnvTorchError as error:
-        raise typer.BadParameter(str(error), param_hint="TARGET") from error
+    given = _actions_in(actions) if actions is not None else None
+    if is_url(target):
+        from envtorch.cli.check_server import check_server
+
+        report = check_server(target, actions=given, seed=seed)
+    else:
+        report = _check_target(target, given, seed)
+    if as_json:
+        typer.echo(json.dumps(_told(report), indent=2))
+    else:
+        Console(highlight=False, soft_wrap=True, markup=False).print(str(report))
+    raise typer.Exit(Exit.OK if report.ok else Exit.FOUND_WANTING)
+
+
+def _check_target(target: str, actions: list[dict[str, Any]] | None, seed: int) -> "Report":
+    from envtorch.compat.loader import load_app
+    from envtorch.server import HTTPEnvServer
+    from envtorch.testing import check_env
+
+    app = load_app(target)
     server: HTTPEnvServer | None = getattr(getattr(app, "state", None), "env_server", None)
     if server is None:
-        raise typer.BadParameter("this application was not made by create_app", param_hint="TARGET")
-    given: list[dict[str, Any]] | None = json.loads(actions.read_text()) if actions else None
+        raise ConfigurationError(
+            f"{target} was not made by create_app, so its environment cannot be had: "
+            "name the environment itself, as module:Environment"
+        )
     spec = server.spec
-    report = check_env(server.sessions.factory.make, spec.action, spec.observation, actions=given, seed=seed)
-    typer.echo(str(report))
-    raise typer.Exit(0 if report.ok else 1)
+    return check_env(server.sessions.factory.make, spec.action, spec.observation, actions=actions, seed=seed)
+
+
+def _actions_in(path: Path) -> list[dict[str, Any]]:
+    try:
+        read = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"the actions in {path} cannot be read: {error}") from error
+    if not isinstance(read, list) or not all(isinstance(action, dict) for action in read):
+        raise ConfigurationError(f"{path} must hold a JSON list of actions, each an object")
+    return read
+
+
+def _told(report: "Report") -> dict[str, Any]:
+    findings = [
+        {"check": f.check, "severity": f.severity.value, "message": f.message, "advice": f.advice}
+        for f in report.findings
+    ]
+    return {
+        "environment": report.environment,
+        "ok": report.ok,
+        "checks": list(report.checks),
+        "findings": findings,
+    }

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from envtorch.envs.echo_env import EchoAction, EchoEnv
-
 __all__ = ["demo"]
 
 MESSAGES = ("Hello, World!", "one protocol,", "three ways in")
@@ -56,6 +54,8 @@ def echo_server() -> Iterator[str]:
 
 def play_blocking(url: str) -> Iterator[Line]:
     """An episode with the blocking client."""
+    from envtorch.envs.echo_env import EchoAction, EchoEnv
+
     with EchoEnv(url, connect_timeout_s=30.0) as env:
         result = env.reset(seed=7)
         yield Line("EchoEnv", "reset(seed=7)", result.observation.echoed_message, result.reward)
@@ -66,6 +66,8 @@ def play_blocking(url: str) -> Iterator[Line]:
 
 async def play_async(url: str) -> list[Line]:
     """The same episode, awaited."""
+    from envtorch.envs.echo_env import EchoAction, EchoEnv
+
     async with EchoEnv.aio(url) as env:
         result = await env.reset(seed=7)
         lines = [Line("EchoEnv.aio", "await reset(seed=7)", result.observation.echoed_message, result.reward)]

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from envtorch.compat.loader import load_app
 from envtorch.errors import EnvTorchError
 
 __all__ = ["mcp"]
@@ -16,6 +15,7 @@ def mcp(
     ],
 ) -> None:
     """Serve an environment's tools over standard input and output, as MCP."""
+    from envtorch.compat.loader import load_app
     from envtorch.server.mcp_stdio import is_served, serve_stdio
 
     try:

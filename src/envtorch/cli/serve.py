@@ -2,53 +2,87 @@
 
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from envtorch.compat.loader import load_app
+from envtorch.cli.serving import TARGET_HELP
 from envtorch.errors import ConfigurationError, EnvTorchError
+
+if TYPE_CHECKING:
+    from envtorch.server import HTTPEnvServer
 
 __all__ = ["serve"]
 
 PRELUDES = ("envtorch.compat:activate",)
 """What a process of an environment calls first, so that OpenEnv's import names work there."""
+ADDRESS, SESSIONS, DEVELOP = "Address", "Sessions", "Development"
 
 
 def serve(
-    target: Annotated[
-        str, typer.Argument(help="module:app, module:Environment, a directory, or a bundled name")
-    ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
+    target: Annotated[str, typer.Argument(help=TARGET_HELP)],
+    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 picks a free one.", rich_help_panel=ADDRESS)
+    ] = 8000,
+    fd: Annotated[
+        int | None,
+        typer.Option(help="Listen on this inherited, already bound socket instead.", rich_help_panel=ADDRESS),
+    ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="Tokens that callers must show, one per line, optionally with an expiry."),
+        typer.Option(
+            help="Tokens that callers must show, one per line, optionally with an expiry.",
+            rich_help_panel=ADDRESS,
+        ),
     ] = None,
-    drain: Annotated[float, typer.Option(help="Seconds that running calls have at SIGTERM.")] = 30.0,
     isolation: Annotated[
-        str | None, typer.Option(help="'process': every session's environment in a process of its own.")
+        str | None,
+        typer.Option(
+            help="'process': every session's environment in a process of its own.", rich_help_panel=SESSIONS
+        ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that serve together: one port, one set of sessions.")
+        int,
+        typer.Option(
+            min=1,
+            help="Processes that serve together: one port, one set of sessions.",
+            rich_help_panel=SESSIONS,
+        ),
     ] = 1,
-    fd: Annotated[
-        int | None, typer.Option(help="Listen on this inherited, already bound socket instead.")
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Write every episode down, in this directory.", rich_help_panel=SESSIONS),
     ] = None,
+    drain: Annotated[
+        float, typer.Option(help="Seconds that running calls have at SIGTERM.", rich_help_panel=SESSIONS)
+    ] = 30.0,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Start anew when a source file changes.", rich_help_panel=DEVELOP),
+    ] = False,
 ) -> None:
     """Serve an environment over HTTP, WebSocket and MCP until interrupted."""
     if workers > 1:
-        _serve_workers(target, workers, _listener(host, port, fd), isolation, token_file, drain)
+        if reload:
+            raise typer.BadParameter("--reload serves with one worker", param_hint="--workers")
+        _serve_workers(target, workers, _listener(host, port, fd), isolation, record, token_file, drain)
         return
-    try:
-        app = load_app(target)
-        if isolation is not None:
-            _isolate(app, target, isolation)
-    except EnvTorchError as error:
-        raise typer.BadParameter(str(error), param_hint="TARGET") from error
+    listener = None
+    if reload:
+        from envtorch.cli.reload import serve_and_reload
+
+        listener = _listener(host, port, fd)
+        serve_and_reload(
+            target, listener, token_file=token_file, isolation=isolation, record=record, drain_s=drain
+        )
+        return
+    app = _application(target, isolation, record)
     listener = _listener(host, port, fd)
     address, bound_port = listener.getsockname()[:2]
     typer.echo(f"EnvTorch serves {target} on http://{address}:{bound_port} (docs at /docs)", err=True)
+    if record is not None:
+        typer.echo(f"Every episode is written to {record}", err=True)
     from envtorch.server import serve as run
 
     run(app, listener=listener, token_file=token_file, drain_s=drain)
@@ -59,6 +93,7 @@ def _serve_workers(
     workers: int,
     listener: socket.socket,
     isolation: str | None,
+    record: Path | None,
     token_file: Path | None,
     drain_s: float,
 ) -> None:
@@ -78,6 +113,7 @@ def _serve_workers(
             token_file=token_file,
             drain_s=drain_s,
             isolation=isolation,
+            record=record,
             preludes=PRELUDES,
             loader="envtorch.compat.loader:load_app",
             on_ready=say,
@@ -86,11 +122,27 @@ def _serve_workers(
         raise typer.BadParameter(str(error), param_hint="TARGET") from error
 
 
-def _isolate(app: Any, target: str, isolation: str) -> None:
+def _application(target: str, isolation: str | None, record: Path | None) -> Any:
+    from envtorch.compat.loader import load_app
+
+    try:
+        app = load_app(target)
+        if isolation is not None:
+            _server_of(app, target, "isolated").isolate(isolation, preludes=PRELUDES)
+        if record is not None:
+            _server_of(app, target, "recorded").record(record)
+    except EnvTorchError as error:
+        raise typer.BadParameter(str(error), param_hint="TARGET") from error
+    return app
+
+
+def _server_of(app: Any, target: str, what: str) -> "HTTPEnvServer":
+    from envtorch.server import HTTPEnvServer
+
     server = getattr(getattr(app, "state", None), "env_server", None)
-    if server is None:
-        raise ConfigurationError(f"{target} is no application of ours, so its sessions cannot be isolated")
-    server.isolate(isolation, preludes=PRELUDES)
+    if not isinstance(server, HTTPEnvServer):
+        raise ConfigurationError(f"{target} is no application of ours, so its sessions cannot be {what}")
+    return server
 
 
 def _listener(host: str, port: int, fd: int | None) -> socket.socket:

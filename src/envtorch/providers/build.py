@@ -5,26 +5,21 @@ layer cache then has every layer already. EnvTorch itself goes in as a wheel mad
 is running, so that a checkout, an editable install and a release all build the same way.
 """
 
-import base64
-import hashlib
 import io
 import tarfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from envtorch.errors import ConfigurationError, ProviderFailed
 from envtorch.providers.engine import connect, hanging_up, speaking_to_engine
+from envtorch.providers.packaging import files_below, make_wheel, requirements, wheel_name
 
 __all__ = ["BASE", "build_base", "build_environment", "make_wheel", "requirements"]
 
 BASE = "envtorch-base:latest"
 PYTHON_IMAGE = "python:3.11-slim"
-DISTRIBUTION = "envtorch"
-EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The oldest time a zip file can tell: files carry no other, or no build would be like the last."""
 
 
 def build_base(
@@ -62,7 +57,7 @@ def build_environment(
     """
     directory = find_environment(environment)
     name = directory.name.replace("_", "-").lower()
-    files = dict(_files_below(directory))
+    files = dict(files_below(directory))
     if "Dockerfile" not in files:
         files["Dockerfile"] = files["server/Dockerfile"]
     return _build(files, tag or f"{name}:latest", {"BASE": base, **(build_args or {})}, on_line, engine)
@@ -75,51 +70,6 @@ def find_environment(environment: str) -> Path:
         if any((directory / name).is_file() for name in ("Dockerfile", "server/Dockerfile")):
             return directory.resolve()
     raise ConfigurationError(f"{environment!r} is no environment with a Dockerfile, here or in EnvTorch")
-
-
-def requirements() -> list[str]:
-    """What EnvTorch needs, extras left out."""
-    return sorted(line for line in metadata.requires(DISTRIBUTION) or () if "extra ==" not in line)
-
-
-def wheel_name() -> str:
-    return f"{DISTRIBUTION}-{metadata.version(DISTRIBUTION)}-py3-none-any.whl"
-
-
-def make_wheel() -> bytes:
-    """A wheel of the package that is running."""
-    information = f"{DISTRIBUTION}-{metadata.version(DISTRIBUTION)}.dist-info"
-    distribution = metadata.distribution(DISTRIBUTION)
-    package = Path(str(resources.files(DISTRIBUTION)))
-    files = {f"{DISTRIBUTION}/{name}": content for name, content in _files_below(package)}
-    for name in ("METADATA", "entry_points.txt"):
-        files[f"{information}/{name}"] = (distribution.read_text(name) or "").encode()
-    files[f"{information}/WHEEL"] = (
-        b"Wheel-Version: 1.0\nGenerator: envtorch\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    )
-    record = "".join(f"{name},{_digest(content)},{len(content)}\n" for name, content in files.items())
-    files[f"{information}/RECORD"] = f"{record}{information}/RECORD,,\n".encode()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, content in files.items():
-            member = zipfile.ZipInfo(name, EPOCH)
-            member.external_attr = 0o644 << 16
-            member.compress_type = zipfile.ZIP_DEFLATED
-            wheel.writestr(member, content)
-    return buffer.getvalue()
-
-
-def _digest(content: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    return f"sha256={digest}"
-
-
-def _files_below(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file, by its path from here, without what Python and git leave lying about."""
-    for path in sorted(directory.rglob("*")):
-        parts = path.relative_to(directory).parts
-        if path.is_file() and not any(p == "__pycache__" or p in (".git", ".venv") for p in parts):
-            yield "/".join(parts), path.read_bytes()
 
 
 def _context(files: Mapping[str, bytes]) -> io.BytesIO:

@@ -1,8 +1,9 @@
 """The composition root: from an environment to an application that serves it."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -10,6 +11,7 @@ from fastapi import APIRouter, FastAPI
 from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
+from envtorch.recording.recorder import Recorder, versions_of
 from envtorch.server.agent_tools import AgentTools
 from envtorch.server.factory import Factory
 from envtorch.server.gate import Gate
@@ -78,6 +80,20 @@ class HTTPEnvServer:
         `preludes` name functions that each process calls before it loads anything else.
         """
         self.sessions.isolate(self._nursery(isolation, preludes))
+
+    def record(self, directory: Path | str, *, secrets: Iterable[str] = ()) -> None:
+        """Write down every episode, from the first session on; `secrets` are names of fields to leave out.
+
+        One file per server process, made when the first call comes; see `envtorch.recording`.
+        """
+        recorder = Recorder(
+            directory,
+            environment=self.spec.name,
+            schemas=self.codec.schemas(),
+            versions=versions_of(self.spec.action.__module__),
+            secrets=secrets,
+        )
+        self.sessions.record(recorder)
 
     def _nursery(self, isolation: str, preludes: Sequence[str] = ()) -> Nursery:
         if isolation != "process":
@@ -154,9 +170,11 @@ def create_fastapi_app(
     mode: ServerMode | str | None = None,
     reset_observation_cls: type | None = None,
     isolation: str | None = None,
+    record: Path | str | None = None,
 ) -> FastAPI:
     """A FastAPI application that serves `env`; see `HTTPEnvServer` for what `env` may be.
 
+    With `record`, every episode is written to that directory (`envtorch.recording`).
     The application is yours: add routes, middleware and mounts as you like.
     """
     server = HTTPEnvServer(
@@ -170,6 +188,8 @@ def create_fastapi_app(
         reset_observation_cls=reset_observation_cls,
         isolation=isolation,
     )
+    if record is not None:
+        server.record(record)
     app = FastAPI(
         title="EnvTorch environment server",
         version="1.0.0",
@@ -200,6 +220,7 @@ def create_app(
     mode: ServerMode | str | None = None,
     reset_observation_cls: type | None = None,
     isolation: str | None = None,
+    record: Path | str | None = None,
 ) -> FastAPI:
     """`create_fastapi_app`, in OpenEnv's order of arguments, with its options for a web page."""
     if Settings.from_environ().web_interface:
@@ -215,4 +236,5 @@ def create_app(
         mode=mode,
         reset_observation_cls=reset_observation_cls,
         isolation=isolation,
+        record=record,
     )

@@ -22,6 +22,7 @@ from envtorch.protocol.host import EnvironmentHost, Host
 from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.protocol.wire import Reply
+from envtorch.recording.recorder import Recorder
 from envtorch.server.metrics import Meter
 from envtorch.server.runner import Cancel, Done, Housed, Runner, as_ours
 from envtorch.server.slots import Names
@@ -65,7 +66,9 @@ class Upkeep(Protocol):
     draining: bool
     span: Span
     is_plain: bool
-    """Whether a call needs nothing around it: nobody traces, and the server is not about to stop."""
+    """Whether a call needs nothing around it: nobody traces or records, and the server is not about to
+    stop."""
+    recorder: Recorder | None
 
     def forget(self, session: "Session") -> None:
         """The session is closed: its slot is free."""
@@ -89,11 +92,14 @@ class Session:
         *,
         unheld_s: float | None,
         names: Names | None = None,
+        copy_of: Host | None = None,
     ) -> None:
         self.names = names or Names.new()
         self.id, self.token = self.names
         """Whoever shows it may take the session up. It is in no URL, no log and no state."""
-        self.host = host
+        self._environment = host
+        self.host = host if upkeep.recorder is None else upkeep.recorder.follow(host, copy_of)
+        """What the doors call: the environment itself, or what records it."""
         self.phase = advance(Phase.STARTING, Event.OPENED)
         self.steps = 0
         self.unheld_s = unheld_s
@@ -247,11 +253,13 @@ class Session:
 
     async def fork(self, count: int, *, timeout_s: float | None = None) -> list[Housed]:
         """Copies of the environment, made in its turn, where it lives; they are nobody's session yet."""
-        return await self._call("fork", timeout_s, partial(self._runner.fork, self.host), count)
+        return await self._call("fork", timeout_s, partial(self._runner.fork, self._environment), count)
 
     def twin(self, copy: Housed, *, unheld_s: float, names: Names) -> "Session":
         """A session for a copy of this one's environment: its counters are copied with it."""
-        session = Session(copy.host, copy.runner, self._upkeep, unheld_s=unheld_s, names=names)
+        session = Session(
+            copy.host, copy.runner, self._upkeep, unheld_s=unheld_s, names=names, copy_of=self.host
+        )
         session.steps = self.steps
         return session
 

@@ -17,6 +17,7 @@ from envtorch.errors import (
 )
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.host import EnvironmentHost, Host
+from envtorch.recording.recorder import Recorder
 from envtorch.server.elsewhere import Alone, Neighbours
 from envtorch.server.factory import Factory
 from envtorch.server.isolation.nursery import Nursery
@@ -60,6 +61,7 @@ class Sessions:
         self.draining = False
         self.span: Span = no_span
         self.is_plain = True
+        self.recorder: Recorder | None = None
         self.drain_listeners: set[Callable[[], None]] = set()
         self._codec = codec
         self._live: dict[str, Session] = {}
@@ -227,7 +229,12 @@ class Sessions:
 
     def trace(self, span: Span) -> None:
         """Surround every call with a span."""
-        self.span, self.is_plain = span, span is no_span and not self.draining
+        self.span = span
+        self.is_plain = span is no_span and self.recorder is None and not self.draining
+
+    def record(self, recorder: Recorder) -> None:
+        """Write every call down: each then goes through its session's `host`."""
+        self.recorder, self.is_plain = recorder, False
 
     def isolate(self, nursery: Nursery) -> None:
         """From the first session on, environments live in processes of their own."""
@@ -342,3 +349,5 @@ class Sessions:
                 session.cancel()  # its thread is a daemon: it ends with the process
         if self._nursery is not None:
             await self._nursery.close()
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close)

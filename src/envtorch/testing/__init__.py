@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envtorch.testing.environment import check_env
+    from envtorch.testing.players import check_replay
     from envtorch.testing.provider import (
         PROBE_APP,
         PROBE_COMMAND,
@@ -30,11 +31,13 @@ __all__ = [
     "Skipped",
     "check_env",
     "check_provider",
+    "check_replay",
 ]
 
 _HOME = {
     "PROVIDER_CHECKS": "provider_checks",
     "check_env": "environment",
+    "check_replay": "players",
     **dict.fromkeys(("Finding", "Report", "Severity"), "report"),
 }
 

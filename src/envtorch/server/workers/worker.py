@@ -68,13 +68,17 @@ def application(target: str) -> Any:
 
 def _load(plan: Plan) -> Any:
     app = load_object(plan.loader)(plan.target)
+    if plan.isolation is None and plan.record is None:
+        return app
+    server = env_server(app)
+    if server is None:
+        raise ConfigurationError(
+            f"{plan.target} is no application of ours, so its sessions cannot be isolated or recorded"
+        )
     if plan.isolation is not None:
-        server = env_server(app)
-        if server is None:
-            raise ConfigurationError(
-                f"{plan.target} is no application of ours, so its sessions cannot be isolated"
-            )
         server.isolate(plan.isolation, preludes=plan.preludes)
+    if plan.record is not None:
+        server.record(plan.record)
     return app
 
 

@@ -1,0 +1,84 @@
+"""`envtorch serve --reload`: a child serves, and is replaced when a source file changes.
+
+The socket stays this process's own: whoever connects while the child starts waits in its queue.
+"""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+
+from envtorch.errors import MissingExtra
+from envtorch.settings import variables
+
+try:
+    from watchfiles import PythonFilter, watch
+except ImportError as error:
+    raise MissingExtra("--reload needs: pip install 'envtorch[reload]'") from error
+
+__all__ = ["serve_and_reload", "watched_places"]
+
+
+def serve_and_reload(
+    target: str,
+    listener: socket.socket,
+    *,
+    token_file: Path | None,
+    isolation: str | None,
+    record: Path | None,
+    drain_s: float,
+) -> None:
+    """Serve until interrupted, with a fresh process after every change."""
+    places = watched_places(target)
+    address, port = listener.getsockname()[:2]
+    typer.echo(f"EnvTorch serves {target} on http://{address}:{port} and reloads when it changes", err=True)
+    listener.set_inheritable(True)
+    given = {"--token-file": token_file, "--isolation": isolation, "--record": record}
+    options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    command = [sys.executable, "-m", "envtorch.cli", "serve", target, "--fd", str(listener.fileno())]
+    command += ["--drain", str(min(drain_s, 2.0)), *options]  # whoever edits does not want to wait
+    child = _start(command, listener)
+    try:
+        for changes in watch(*places, watch_filter=PythonFilter(), raise_interrupt=False):
+            names = ", ".join(sorted({Path(path).name for _, path in changes})[:3])
+            typer.echo(f"{names} changed: starting anew", err=True)
+            _stop(child)
+            child = _start(command, listener)
+    finally:
+        _stop(child)
+
+
+def watched_places(target: str) -> list[Path]:
+    """The directories whose Python files make up a target."""
+    if Path(target).is_dir():
+        return [Path(target).resolve()]
+    return list(_homes(target.partition(":")[0])) or [Path.cwd()]
+
+
+def _homes(module: str) -> Iterable[Path]:
+    from importlib.util import find_spec
+
+    for name in (module.partition(".")[0], f"envtorch.envs.{module.replace('-', '_')}"):
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            continue
+        if spec is not None and spec.origin is not None:
+            yield Path(spec.origin).parent
+
+
+def _start(command: list[str], listener: socket.socket) -> "subprocess.Popen[bytes]":
+    environment = {**variables(), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(command, pass_fds=[listener.fileno()], env=environment)  # noqa: S603
+
+
+def _stop(child: "subprocess.Popen[bytes]") -> None:
+    child.terminate()
+    try:
+        child.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

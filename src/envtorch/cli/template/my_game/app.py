@@ -1,0 +1,7 @@
+"""The environment, served: `envtorch serve .` finds this."""
+
+from envtorch import create_app
+
+from my_game.environment import MyGameEnvironment
+
+app = create_app(MyGameEnvironment, env_name="my_game", max_concurrent_envs=64)

@@ -1,0 +1,32 @@
+"""What travels between an agent and the environment."""
+
+from typing import Literal
+
+from envtorch import Action, Observation, State
+from pydantic import Field
+
+__all__ = ["HIGHEST", "Hint", "MyGameAction", "MyGameObservation", "MyGameState"]
+
+HIGHEST = 100
+
+Hint = Literal["higher", "lower", "right"]
+
+
+class MyGameAction(Action):
+    """What an agent does: it guesses a number."""
+
+    guess: int = Field(ge=1, le=HIGHEST, description="The number that it might be")
+
+
+class MyGameObservation(Observation):
+    """What an agent sees."""
+
+    message: str = ""
+    hint: Hint | None = None
+    guesses_left: int = 0
+
+
+class MyGameState(State):
+    """Where an episode stands; for whoever runs the episode, not for the agent."""
+
+    secret: int = 0

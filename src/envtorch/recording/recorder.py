@@ -1,0 +1,167 @@
+"""Records the episodes of a server: one file per server process, one line per call.
+
+A `Recorder` puts a `RecordedHost` in front of each session's environment, so every door is covered, wherever
+the environment lives; a server that records nothing has none of this in its way.
+"""
+
+import logging
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from envtorch.errors import ConfigurationError
+from envtorch.protocol.host import Host
+from envtorch.recording.format import Fork, Header, Line, Lost, write_line
+from envtorch.recording.host import RecordedHost
+from envtorch.recording.redaction import Redactor
+from envtorch.recording.tape import Tape
+from envtorch.recording.writer import BACKLOG_BYTES, LineWriter, Render
+
+__all__ = ["Recorder", "versions_of"]
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Follows the sessions of one server.
+
+    The file is made when there is something to write. `secrets` are names of fields that are never written,
+    beside those that the action's schema marks as secret and those whose names say so.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        environment: str,
+        schemas: Mapping[str, Mapping[str, Any]] | None = None,
+        versions: Mapping[str, str] | None = None,
+        secrets: Iterable[str] = (),
+        backlog_bytes: int = BACKLOG_BYTES,
+    ) -> None:
+        self.directory = Path(directory)
+        self.environment = environment
+        self.redactor = Redactor((schemas or {}).get("action"), secrets)
+        self._schemas = schemas or {}
+        self._versions = dict(versions or versions_of())
+        self._backlog_bytes = backlog_bytes
+        self._writer: LineWriter | None = None
+        self._turn = threading.Lock()
+        self._sessions = count(1)
+        self._episodes = count(1)
+        self._lost: dict[int, int] = {}
+        _require_directory(self.directory)
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None while there was nothing to write."""
+        return self._writer.path if self._writer is not None else None
+
+    def follow(self, host: Host, copy_of: Host | None = None) -> RecordedHost:
+        """The environment of a new session, recorded. A fork's episode begins where its parent's stands."""
+        tape = Tape(self, next(self._sessions))
+        if isinstance(copy_of, RecordedHost) and copy_of.tape.episode is not None:
+            self._note_fork(tape, copy_of.tape, copy_of.tape.episode)
+        return RecordedHost(host, tape)
+
+    def _note_fork(self, tape: Tape, parent: Tape, parent_episode: int) -> None:
+        tape.episode, tape.step = self.next_episode(), parent.step
+        fork = Fork(
+            session=tape.session,
+            episode=tape.episode,
+            parent_session=parent.session,
+            parent_episode=parent_episode,
+            parent_step=parent.step,
+            at=round(time.time(), 6),
+        )
+        self.put(tape.episode, 200, lambda: write_line(fork))
+
+    def next_episode(self) -> int:
+        return next(self._episodes)
+
+    def put(self, episode: int, size: int, render: Render) -> None:
+        """Have a line written, in its turn; count it where there is no room."""
+        with self._turn:
+            if self._writer is None:
+                self._writer = self._begin()
+            if self._lost and self._writer.has_caught_up:
+                self._tell_loss(self._writer)
+            if self._lost or not self._writer.put(size, render):
+                if not self._lost:
+                    logger.warning("the disk cannot keep up with %s: lines are lost", self._writer.path)
+                self._lost[episode] = self._lost.get(episode, 0) + 1
+
+    def _tell_loss(self, writer: LineWriter) -> None:
+        lost = Lost(count=sum(self._lost.values()), episodes=sorted(self._lost), at=round(time.time(), 6))
+        writer.put(0, lambda: write_line(lost))
+        self._lost = {}
+
+    def _begin(self) -> LineWriter:
+        now = datetime.now(UTC)
+        header = Header(
+            id=secrets.token_hex(4),
+            environment=self.environment,
+            started_at=round(now.timestamp(), 6),
+            versions=self._versions,
+            action_schema=dict(self._schemas.get("action", {})),
+            observation_schema=dict(self._schemas.get("observation", {})),
+        )
+        name = f"{_file_name(self.environment)}-{now:%Y%m%dT%H%M%SZ}-{header.id}.jsonl"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        writer = LineWriter(self.directory / name, backlog_bytes=self._backlog_bytes)
+        first: Line = header
+        writer.put(0, lambda: write_line(first))
+        return writer
+
+    def close(self) -> None:
+        """Write what waits, and make the copy for training where pyarrow is installed. Blocks."""
+        with self._turn:
+            writer, self._writer = self._writer, None
+            if writer is not None and self._lost:
+                self._tell_loss(writer)
+        if writer is None:
+            return
+        writer.close()
+        if find_spec("pyarrow") is None:
+            logger.info("%s: install envtorch[record] to have Parquet beside it", writer.path)
+            return
+        from envtorch.recording.parquet import export
+
+        try:
+            export(writer.path)
+        except Exception:  # the recording itself is whole
+            logger.exception("no Parquet was made of %s: try `envtorch recording export`", writer.path)
+
+
+def versions_of(module: str | None = None) -> dict[str, str]:
+    """The versions of Python, of EnvTorch, and of the package that has `module`."""
+    found = {"python": platform.python_version(), "envtorch": metadata.version("envtorch")}
+    top = (module or "").partition(".")[0]
+    for distribution in metadata.packages_distributions().get(top, ()) if top else ():
+        found[distribution] = metadata.version(distribution)
+    return found
+
+
+def _file_name(environment: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in environment) or "environment"
+
+
+def _require_directory(directory: Path) -> None:
+    """Find out now, and not at the first step, that nothing can be written there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigurationError(
+            f"recordings cannot be written to {directory}: {error.strerror}; name another directory"
+        ) from error
