@@ -8,8 +8,16 @@ READY  := $(VENV)/.ready
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo test test-attacks test-faults test-k8s check format bench compat clean corpus
+.PHONY: demo test test-browser test-attacks test-faults test-k8s check format bench compat clean corpus
 .DEFAULT_GOAL := help
+
+# Playwright drives a browser that is installed already: Debian's Chromium, say.
+BROWSER_READY := $(VENV)/.ready-browser
+SCREENSHOTS   ?= .artefacts/screenshots
+
+$(BROWSER_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --group browser
+	@touch $@
 
 help:  ## what there is to run
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +32,10 @@ demo: $(READY)  ## start an echo server and play three episodes on it
 	$(BIN)/envtorch demo
 
 test: $(READY)  ## the whole suite, in parallel
-	$(BIN)/python -m pytest -n auto -m "not compat and not kubernetes and not attacks"
+	$(BIN)/python -m pytest -n auto -m "not compat and not kubernetes and not attacks and not browser"
+
+test-browser: $(BROWSER_READY)  ## the web page in a real browser; SCREENSHOTS=docs/images keeps the pictures
+	$(BIN)/python -m pytest -n 2 -m browser tests/web --screenshots $(SCREENSHOTS)
 
 test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
 	$(BIN)/python -m pytest -n 2 -m kubernetes tests/providers

@@ -21,6 +21,7 @@ def echo_server() -> Iterator[Running]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", default=".artefacts/screenshots", help="where browser tests put them")
     parser.addoption("--every-fault", action="store_true", help="try every fault at every byte")
     parser.addoption("--fault-stride", type=int, default=17, help="try one byte in so many")
     parser.addoption("--all-attacks", action="store_true", help="every attack, not one of each kind")

@@ -102,6 +102,18 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         name = type(self).__name__
         return EnvironmentMetadata(name=name, description=f"{name} environment", version="1.0.0")
 
+    def render_web(self, observation: dict[str, Any]) -> str | None:
+        """HTML that draws an observation on the web page; None where there is nothing to draw.
+
+        The observation is as it travels, with `reward` and `done` in it. The HTML is put on the page as it
+        is: escape what an agent wrote.
+        """
+        return None
+
+    def web_actions(self, observation: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        """Actions that the web page offers as buttons, each with its label: the legal moves of a game."""
+        return []
+
     def _apply_transform(self, observation: ObsT) -> ObsT:
         return observation if self.transform is None else self.transform(observation)
 

@@ -13,10 +13,12 @@ __all__ = [
     "REPLSettings",
     "ServerMode",
     "Settings",
+    "ask_for_web_page",
     "engine_addresses",
     "environment_for_processes",
     "inherited_environment",
     "restore_variables",
+    "silence_gradio",
     "variables",
 ]
 
@@ -76,6 +78,9 @@ class Settings:
     readme_path: str | None = None
     """`ENV_README_PATH`: the file to show as the environment's description."""
 
+    public_url: str | None = None
+    """`SPACE_HOST`: where a Hugging Face Space is found from outside."""
+
     trust_remote_code: bool = False
     """`OPENENV_TRUST_REMOTE_CODE`: a Space's package may be installed without asking."""
 
@@ -92,6 +97,7 @@ class Settings:
             trust_remote_code=_is_on(read, "OPENENV_TRUST_REMOTE_CODE"),
             client_mode=_mode_in(read, "OPENENV_CLIENT_MODE"),
             readme_path=read.get("ENV_README_PATH") or None,
+            public_url=f"https://{host}" if (host := read.get("SPACE_HOST")) else None,
         )
 
 
@@ -151,6 +157,16 @@ def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:
 
 def _is_on(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "").lower() in ("true", "1", "yes")
+
+
+def ask_for_web_page() -> None:
+    """Have every application that is made from here on, in child processes too, come with its web page."""
+    os.environ["ENABLE_WEB_INTERFACE"] = "true"
+
+
+def silence_gradio() -> None:
+    """Gradio calls home unless told not to. Whoever sets the variable knows better."""
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 
 def variables() -> dict[str, str]:

@@ -8,6 +8,7 @@ import typer
 
 from envtorch.cli.serving import TARGET_HELP
 from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.settings import ask_for_web_page
 
 if TYPE_CHECKING:
     from envtorch.server import HTTPEnvServer
@@ -50,6 +51,9 @@ def serve(
             rich_help_panel=SESSIONS,
         ),
     ] = 1,
+    web: Annotated[
+        bool, typer.Option("--web", help="With a web page at /web (extra 'web').", rich_help_panel=ADDRESS)
+    ] = False,
     record: Annotated[
         Path | None,
         typer.Option(help="Write every episode down, in this directory.", rich_help_panel=SESSIONS),
@@ -63,10 +67,12 @@ def serve(
     ] = False,
 ) -> None:
     """Serve an environment over HTTP, WebSocket and MCP until interrupted."""
+    if web:
+        ask_for_web_page()
     if workers > 1:
         if reload:
             raise typer.BadParameter("--reload serves with one worker", param_hint="--workers")
-        _serve_workers(target, workers, _listener(host, port, fd), isolation, record, token_file, drain)
+        _serve_workers(target, workers, _listener(host, port, fd), isolation, record, token_file, drain, web)
         return
     listener = None
     if reload:
@@ -80,7 +86,7 @@ def serve(
     app = _application(target, isolation, record)
     listener = _listener(host, port, fd)
     address, bound_port = listener.getsockname()[:2]
-    typer.echo(f"EnvTorch serves {target} on http://{address}:{bound_port} (docs at /docs)", err=True)
+    typer.echo(f"EnvTorch serves {target} on http://{address}:{bound_port} ({_places(web)})", err=True)
     if record is not None:
         typer.echo(f"Every episode is written to {record}", err=True)
     from envtorch.server import serve as run
@@ -96,6 +102,7 @@ def _serve_workers(
     record: Path | None,
     token_file: Path | None,
     drain_s: float,
+    web: bool,
 ) -> None:
     from envtorch.server.workers import serve_workers
 
@@ -103,7 +110,7 @@ def _serve_workers(
 
     def say(count: int) -> None:
         served = f"EnvTorch serves {target} on http://{address}:{port}"
-        typer.echo(f"{served} with {count} worker{'s'[: count > 1]} (docs at /docs)", err=True)
+        typer.echo(f"{served} with {count} worker{'s'[: count > 1]} ({_places(web)})", err=True)
 
     try:
         serve_workers(
@@ -120,6 +127,10 @@ def _serve_workers(
         )
     except EnvTorchError as error:
         raise typer.BadParameter(str(error), param_hint="TARGET") from error
+
+
+def _places(web: bool) -> str:
+    return "the page at /web, docs at /docs" if web else "docs at /docs"
 
 
 def _application(target: str, isolation: str | None, record: Path | None) -> Any:

@@ -113,7 +113,9 @@ def create_fastapi_app(
         version="1.0.0",
         description=f"{served.spec.name}, served by EnvTorch on OpenEnv's interface.",
     )
-    served.register_routes(app, mode or Settings.from_environ().mode)
+    settings = Settings.from_environ()
+    served.register_routes(app, mode or settings.mode)
+    served.lock(app, settings)
     app.state.env_server = served
     return app
 
@@ -135,8 +137,8 @@ def create_app(
     mode: ServerMode | str | None = None,
     reset_observation_cls: type | None = None,
 ) -> FastAPI:
-    """`create_fastapi_app`, with OpenEnv's options for a web page."""
-    return create_fastapi_app(
+    """`create_fastapi_app`, and OpenEnv's web page where `ENABLE_WEB_INTERFACE` asks for it."""
+    app = create_fastapi_app(
         env,
         action_cls,
         observation_cls,
@@ -147,3 +149,20 @@ def create_app(
         mode=mode,
         reset_observation_cls=reset_observation_cls,
     )
+    if Settings.from_environ().web_interface:
+        app.state.env_server.add_page(
+            app,
+            mode,
+            title=display_title(app.state.env_server.spec.name),
+            gradio_builder=gradio_builder,
+            custom_tab_name=custom_tab_name,
+            custom_tab_primary=custom_tab_primary,
+            show_default_tab=show_default_tab,
+            title_override=title_override,
+        )
+    return app
+
+
+def display_title(name: str) -> str:
+    """What OpenEnv writes on the browser's tab."""
+    return f"OpenEnv Agentic Environment: {name}"

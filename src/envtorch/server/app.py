@@ -1,6 +1,5 @@
 """The composition root: from an environment to an application that serves it."""
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from envtorch.env import EnvironmentSource, EnvSpec
+from envtorch.env import EnvironmentSource, EnvSpec, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
 from envtorch.recording.recorder import Recorder, versions_of
@@ -28,8 +27,6 @@ from envtorch.settings import ServerMode, Settings
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
-
-logger = logging.getLogger(__name__)
 
 
 class HTTPEnvServer:
@@ -141,7 +138,14 @@ class HTTPEnvServer:
         """Put the gate around an application: token, origins, size."""
         self.is_locked = bool(settings.token or settings.token_file)
         keys = Keys(settings.token, settings.token_file) if self.is_locked else None
-        app.add_middleware(Gate, keys=keys, allowed_origins=settings.allowed_origins)
+        app.add_middleware(
+            Gate, keys=keys, has_page=settings.web_interface, allowed_origins=settings.allowed_origins
+        )
+
+    def add_page(self, app: FastAPI, mode: ServerMode | str | None = None, **options: Any) -> None:
+        """Put the web page at `/web`; `options` are those of `create_app` for it. Needs the extra `web`."""
+        mount = load_object("envtorch.web:mount")  # by name: the page knows the server, not the other way
+        mount(app, self, ServerMode.of(mode or Settings.from_environ().mode), **options)
 
 
 def _close_on_shutdown(router: APIRouter, sessions: Sessions) -> None:
@@ -222,10 +226,13 @@ def create_app(
     isolation: str | None = None,
     record: Path | str | None = None,
 ) -> FastAPI:
-    """`create_fastapi_app`, in OpenEnv's order of arguments, with its options for a web page."""
-    if Settings.from_environ().web_interface:
-        logger.warning("ENABLE_WEB_INTERFACE is set, but there is no web page yet: serving the API only")
-    return create_fastapi_app(
+    """`create_fastapi_app`, in OpenEnv's order of arguments; with a web page if `ENABLE_WEB_INTERFACE` is on.
+
+    `gradio_builder(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)` returns a
+    `gr.Blocks` of your own: a tab beside the default page, before it (`custom_tab_primary`), or in its place
+    (`show_default_tab=False`).
+    """
+    app = create_fastapi_app(
         env,
         action_cls,
         observation_cls,
@@ -238,3 +245,14 @@ def create_app(
         isolation=isolation,
         record=record,
     )
+    if Settings.from_environ().web_interface:
+        app.state.env_server.add_page(
+            app,
+            mode,
+            gradio_builder=gradio_builder,
+            custom_tab_name=custom_tab_name,
+            custom_tab_primary=custom_tab_primary,
+            show_default_tab=show_default_tab,
+            title_override=title_override,
+        )
+    return app

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from envtorch.server.keys import Keys
+from envtorch.server.login import Login
 from envtorch.server.tracing import CARRIER
 
 __all__ = ["Gate"]
@@ -36,11 +37,13 @@ class Gate:
         app: ASGIApp,
         *,
         keys: Keys | None = None,
+        has_page: bool = False,
         allowed_origins: Collection[str] = (),
         max_body_bytes: int = 100 * 1024 * 1024,
     ) -> None:
         self._app = app
         self._keys = keys
+        self._login = Login(keys) if keys is not None and has_page else None
         self._allowed_origins = frozenset(allowed_origins)
         self._max_body_bytes = max_body_bytes
 
@@ -51,7 +54,9 @@ class Gate:
         headers = Headers(scope=scope)
         CARRIER.set(headers)
         refusal = self._refusal(scope, headers)
-        if refusal is not None:
+        if refusal == 401 and self._login is not None and self._login.wants(scope, headers):
+            await self._login(scope, receive, send)
+        elif refusal is not None:
             logger.info("%s %s refused: %s", scope["type"], scope["path"], refusal)
             await _refuse(scope, receive, send, refusal)
         elif scope["type"] == "websocket":
@@ -61,8 +66,10 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers) -> int | None:
         """The status to refuse with; None for what may enter."""
-        if self._keys is not None and scope["path"] not in OPEN_PATHS and not self._has_token(headers):
-            return 401
+        if self._keys is not None and scope["path"] not in OPEN_PATHS:
+            is_known = self._login is not None and self._login.admits(scope["path"], headers)
+            if not is_known and not self._has_token(headers):
+                return 401
         if scope["type"] == "websocket" and not self._origin_fits(headers):
             return 403
         if int(headers.get("content-length", "0") or 0) > self._max_body_bytes:

@@ -31,13 +31,15 @@ class Keys:
 
     def accept(self, shown: str) -> bool:
         """Whether this token is one of ours and still good. Takes as long whichever it is."""
+        matches = [hmac.compare_digest(shown.encode(), token) for token in self.good()]
+        return any(matches)
+
+    def good(self) -> list[bytes]:
+        """The tokens that open the server now."""
         self._refresh()
         now = self._clock()
         good = [token for token, until in self._tokens if now < until]
-        if self._fixed is not None:
-            good.append(self._fixed)
-        matches = [hmac.compare_digest(shown.encode(), token) for token in good]
-        return any(matches)
+        return good if self._fixed is None else [*good, self._fixed]
 
     def _refresh(self) -> None:
         if self._file is None:

@@ -16,6 +16,7 @@ from envtorch.server.fast import FastProtocol
 from envtorch.server.gate import Gate
 from envtorch.server.keys import Keys
 from envtorch.server.sessions import Sessions
+from envtorch.settings import Settings
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -108,7 +109,11 @@ def serve(
         logger.warning(
             "this server is open to everybody who can reach it: set ENVTORCH_TOKEN or --token-file"
         )
-    locked = app if token_file is None else Gate(app, keys=Keys(file=Path(token_file)))
+    locked = (
+        app
+        if token_file is None
+        else Gate(app, keys=Keys(file=Path(token_file)), has_page=Settings.from_environ().web_interface)
+    )
     sessions = server.sessions if server is not None else None
     config = uvicorn_config(locked, **options)
     spare_the_collector()

@@ -102,6 +102,8 @@ class Session:
         """What the doors call: the environment itself, or what records it."""
         self.phase = advance(Phase.STARTING, Event.OPENED)
         self.steps = 0
+        self.parent_id: str | None = None
+        """The session that this one is a copy of, if it is one."""
         self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
@@ -261,6 +263,7 @@ class Session:
             copy.host, copy.runner, self._upkeep, unheld_s=unheld_s, names=names, copy_of=self.host
         )
         session.steps = self.steps
+        session.parent_id = self.id
         return session
 
     async def _call(self, kind: str, timeout_s: float | None, act: Callable[[V], Awaitable[T]], what: V) -> T:

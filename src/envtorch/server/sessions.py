@@ -98,6 +98,10 @@ class Sessions:
         """How many sessions are in which phase."""
         return Counter(session.phase.value for session in self._live.values())
 
+    def all(self) -> list[Session]:
+        """Every live session, oldest first."""
+        return list(self._live.values())
+
     def find(self, session_id: str) -> Session | None:
         return self._live.get(session_id)
 
