@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo test test-browser test-attacks test-faults test-k8s check format bench compat clean corpus
+.PHONY: demo docs screenshots test test-browser test-attacks test-faults test-k8s check format bench compat clean corpus
 .DEFAULT_GOAL := help
 
 # Playwright drives a browser that is installed already: Debian's Chromium, say.
@@ -17,6 +17,12 @@ SCREENSHOTS   ?= .artefacts/screenshots
 
 $(BROWSER_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --group browser
+	@touch $@
+
+DOCS_READY := $(VENV)/.ready-docs
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
 
 help:  ## what there is to run
@@ -34,8 +40,14 @@ demo: $(READY)  ## start an echo server and play three episodes on it
 test: $(READY)  ## the whole suite, in parallel
 	$(BIN)/python -m pytest -n auto -m "not compat and not kubernetes and not attacks and not browser"
 
-test-browser: $(BROWSER_READY)  ## the web page in a real browser; SCREENSHOTS=docs/images keeps the pictures
+test-browser: $(BROWSER_READY)  ## the web page in a real browser; pictures in .artefacts/screenshots
 	$(BIN)/python -m pytest -n 2 -m browser tests/web --screenshots $(SCREENSHOTS)
+
+screenshots: test-browser  ## the pictures in docs/images, taken anew
+	for picture in docs/images/*.png; do cp $(SCREENSHOTS)/$$(basename $$picture) docs/images/; done
+
+docs: $(DOCS_READY)  ## the documentation, in .artefacts/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
 	$(BIN)/python -m pytest -n 2 -m kubernetes tests/providers
