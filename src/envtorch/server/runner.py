@@ -169,8 +169,7 @@ class ThreadRunner:
 
     async def close(self) -> None:
         await self.call(lambda: None)
-        self._jobs.put(None)
-        self._thread.join()  # nothing is left for it to do, so this does not wait
+        self._jobs.put(None)  # joining it would hold up the loop while thousands of threads want their turn
 
 
 class LoopThreadRunner:

@@ -22,7 +22,7 @@ from envtorch.server.elsewhere import Alone, Neighbours
 from envtorch.server.factory import Factory
 from envtorch.server.isolation.nursery import Nursery
 from envtorch.server.metrics import Meter
-from envtorch.server.runner import Housed, build
+from envtorch.server.runner import Housed, InlineRunner, build
 from envtorch.server.session import Session
 from envtorch.server.slots import Names, Room, Slots
 from envtorch.server.tracing import Span, no_span
@@ -39,6 +39,10 @@ UNHELD_LEASE_S = 900.0
 
 
 MIN_TOKEN_LENGTH = 16
+
+MOST_BUILDERS = 64
+"""How many environments that live on the loop are built at once. A constructor may block, so each is built on
+a thread that ends with it; thousands of those would leave the loop no turn."""
 
 
 class Sessions:
@@ -71,6 +75,9 @@ class Sessions:
         """An environment that was built to answer a question about it, kept for the next session."""
         self._spare_turn = asyncio.Lock()
         self._known_class = factory.environment_class
+        self._builders = asyncio.Semaphore(MOST_BUILDERS)
+        self._need_threads: bool | None = None
+        """Whether environments keep the thread they are built on; None before the first."""
         self.serves_anonymous = config.max_concurrent_envs == 1
         """Callers who never say who they are share one session. With room for more it would be a guess."""
         self._anonymous: Session | None = None
@@ -256,7 +263,7 @@ class Sessions:
         try:
             if self._nursery is not None:
                 return await self._nursery.build()
-            housed = await build(self._make, known=self._known_class)
+            housed = await self._build_here()
         except EnvTorchError:
             raise
         except (Exception, SystemExit) as error:
@@ -268,6 +275,14 @@ class Sessions:
             ) from error
         assert isinstance(housed.host, EnvironmentHost)
         self._known_class = type(housed.host.environment)
+        return housed
+
+    async def _build_here(self) -> Housed:
+        if self._need_threads:
+            return await build(self._make, known=self._known_class)
+        async with self._builders:
+            housed = await build(self._make, known=self._known_class)
+        self._need_threads = not isinstance(housed.runner, InlineRunner)
         return housed
 
     def _make(self) -> EnvironmentHost:
