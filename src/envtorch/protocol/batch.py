@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
 from envtorch.errors import EnvironmentFailed
-from envtorch.protocol.codec import ENVELOPE, encode_observation_alone, envelope_of, fallback, number_of
+from envtorch.protocol.codec import ENVELOPE, encode_observation_alone, envelope_of, fallback, numbers_of
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Reply
 from envtorch.types import Observation
@@ -56,12 +56,10 @@ def write_columns(observations: Sequence[object], channels: list[int], format: F
     """
     envelopes = [envelope_of(observation) for observation in observations]
     reward, done, metadata, terminated, truncated = (list(column) for column in zip(*envelopes, strict=True))
-    said_how = any(flag is not None for flag in terminated) or any(flag is not None for flag in truncated)
-    columns = {
-        "ch": channels,
-        "reward": [number_of(one) for one in reward],
-        "done": [bool(d or t or c) for d, t, c in zip(done, terminated, truncated, strict=True)],
-    }
+    said_how = not (terminated.count(None) == truncated.count(None) == len(observations))
+    if said_how:
+        done = [d or t or c for d, t, c in zip(done, terminated, truncated, strict=True)]
+    columns = {"ch": channels, "reward": numbers_of(reward), "done": [bool(one) for one in done]}
     if any(metadata):
         columns["metadata"] = metadata
     if said_how:

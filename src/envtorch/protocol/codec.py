@@ -31,7 +31,7 @@ __all__ = [
     "encode_value",
     "envelope_of",
     "fallback",
-    "number_of",
+    "numbers_of",
 ]
 
 
@@ -249,6 +249,11 @@ _number = msgspec.json.encode
 
 def envelope_of(observation: Any) -> Sequence[Any]:
     """What an observation says beside what was observed: reward, done, metadata, terminated, truncated."""
+    if type(observation) in _writers:
+        try:
+            return _of_model(observation.__dict__)
+        except KeyError:  # made without validation
+            pass
     if isinstance(observation, dict):
         return [observation.get(name, default) for name, default in _ENVELOPE_FIELDS.items()]
     if isinstance(observation, Observation):
@@ -259,6 +264,11 @@ def envelope_of(observation: Any) -> Sequence[Any]:
 def _flag(value: object) -> bool | None:
     """An environment's own field of that name may hold anything; only a boolean is a flag."""
     return value if isinstance(value, bool) else None
+
+
+def numbers_of(rewards: list[Any]) -> list[Scalar | None]:
+    """`number_of`, for many."""
+    return rewards if _NUMBERS.issuperset(map(type, rewards)) else [number_of(reward) for reward in rewards]
 
 
 def number_of(reward: Any) -> Scalar | None:

@@ -5,7 +5,7 @@ another process, or in the client's own process with no server at all. Its metho
 yield what the environment returned, which whoever drives them awaits if need be.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from envtorch.protocol.wire import Reply, observation_reply, state_reply
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
 from envtorch.types import EnvironmentMetadata
 
-__all__ = ["EnvironmentHost", "Host", "Simulation", "simulate"]
+__all__ = ["EnvironmentHost", "Host", "Simulation", "blamed", "simulate"]
 
 Simulation = messages.Reset | messages.Step | messages.State
 Calls = Generator[Any, Any, Encoded]
@@ -107,7 +107,11 @@ class EnvironmentHost:
 
     def step_at_once(self, action: bytes, format: Format = JSON) -> Reply | None:
         """The reply to `step`, of an environment that does not wait; None, and no step, of one that does."""
-        observation = self.observe(self._codec.decode_action(action, format))
+        decoded = self._codec.decode_action(action, format)
+        try:
+            observation = self._binding.step.call(decoded)
+        except (Exception, SystemExit) as error:
+            raise blamed("step", error) from error
         if type(observation) is CoroutineType:
             observation.close()
             return None
@@ -117,22 +121,16 @@ class EnvironmentHost:
         """A list of actions, read at once; None when they have to be read one by one."""
         return self._codec.decode_actions(actions, format)
 
-    def observe(self, action: Any) -> Any:
-        """What the environment itself answers to an action that was decoded already."""
-        try:
-            return self._binding.step.call(action)
-        except EnvTorchError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise blamed("step", error) from error
+    @property
+    def bare_step(self) -> Callable[[Any], Any]:
+        """The environment's own `step`, to be called with an action that was decoded already."""
+        return self._binding.step.call
 
     async def step_awaited(self, action: bytes, format: Format = JSON) -> Reply:
         """The reply to `step`, of an environment that is awaited."""
         decoded = self._codec.decode_action(action, format)
         try:
             observation = await self._binding.step.call(decoded)
-        except EnvTorchError:
-            raise
         except (Exception, SystemExit) as error:
             raise blamed("step", error) from error
         return self._observed(observation, format)
@@ -260,6 +258,8 @@ def environment_at_work(doing: str) -> Iterator[None]:
 
 def blamed(doing: str, error: BaseException) -> EnvTorchError:
     """What an author's code raised, as the failure of the environment that it is."""
+    if isinstance(error, EnvTorchError):
+        return error
     if isinstance(error, MemoryError):
         return OutOfResources(f"{doing} ran out of memory")
     return EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__)

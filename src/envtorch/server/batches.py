@@ -1,17 +1,20 @@
 """`steps`: the steps of many sessions, taken together where their environments never wait."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CoroutineType
 from typing import Any
 
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.batch import pick, write_columns
 from envtorch.protocol.formats import Format
+from envtorch.protocol.host import blamed
 from envtorch.protocol.wire import Reply
 from envtorch.server.session import Session
 
 __all__ = ["Batch", "KeptStep"]
+
+Bare = Callable[[Any], Any]
 
 
 class KeptStep:
@@ -41,8 +44,11 @@ class KeptStep:
 class Batch:
     """Steps that are taken one after the other, in one go."""
 
-    def __init__(self, sessions: Sequence[Session], channels: list[int], id: int, format: Format) -> None:
-        self._sessions, self._channels, self._id, self._format = sessions, channels, id, format
+    def __init__(
+        self, members: Sequence[tuple[Session, Bare]], channels: list[int], id: int, format: Format
+    ) -> None:
+        """`members` are sessions, and the bare steps of their environments."""
+        self._members, self._channels, self._id, self._format = members, channels, id, format
         self.apart: list[int] = []
         """The channels that are answered each by itself: their outcomes are in their ledgers."""
         self.postponed: list[int] = []
@@ -50,23 +56,24 @@ class Batch:
 
     def run(self, actions: list[Any], acknowledged: int | None) -> bytes | None:
         """The data of the reply, for all that could be stepped; None when nobody could."""
-        meter = self._sessions[0].meter
+        meter = self._members[0][0].meter
         began = meter.clock()
         observations, sessions, channels = [], [], []
-        for place, (session, channel) in enumerate(zip(self._sessions, self._channels, strict=True)):
+        for place, (session, step) in enumerate(self._members):
             try:
-                observation = session.observe(actions[place])
-            except EnvTorchError as error:
-                self._fail(session, channel, error)
+                observation = step(actions[place])
+            except (Exception, SystemExit) as error:
+                self._fail(session, self._channels[place], blamed("step", error))
                 continue
             if type(observation) is CoroutineType:
                 observation.close()
                 session.wants_awaiting()
                 self.postponed.append(place)
                 continue
+            session.steps += 1
             observations.append(observation)
             sessions.append(session)
-            channels.append(channel)
+            channels.append(self._channels[place])
         meter.stepped_together(began, len(sessions))
         return self._keep(observations, sessions, channels, acknowledged) if sessions else None
 
@@ -97,5 +104,6 @@ class Batch:
         outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         outcome.set_exception(error)
         outcome.exception()
+        session.failed(error)
         session.ledger.take(self._id, outcome)
         self.apart.append(channel)

@@ -173,18 +173,21 @@ class ExtendedConversation:
     def _batch(self, message: Message, id: int, asked: Steps) -> Sequence[int]:
         """Answer a batch at once; the places in it of those that are left."""
         everybody = range(len(asked.ch))
-        channels, host = self._channels, None
-        sessions = [channels[channel] for channel in asked.ch if channel in channels]
-        for session in sessions:
-            host = session.may_join(id)
-            if host is None:
+        if message.timeout_s is not None or not self._may_batch:
+            return everybody
+        members, host = [], None
+        for channel in asked.ch:
+            session = self._channels.get(channel)
+            host = session.may_join(id) if session is not None else None
+            if session is None or host is None:
                 return everybody
-        if host is None or not self._may_batch or message.timeout_s is not None:
+            members.append((session, host.bare_step))
+        if host is None or len(set(asked.ch)) != len(members):
             return everybody
         actions = host.read_actions(bytes(asked.actions), self._format)
-        if actions is None or not len(actions) == len(sessions) == len(set(asked.ch)):
+        if actions is None or len(actions) != len(members):
             return everybody
-        batch = Batch(sessions, asked.ch, id, self._format)
+        batch = Batch(members, asked.ch, id, self._format)
         columns = batch.run(actions, message.ack)
         if columns is not None:
             self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(columns)))

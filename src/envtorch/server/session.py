@@ -205,21 +205,13 @@ class Session:
             return None
         return host
 
-    def observe(self, action: Any) -> Any:
-        """What the environment answers to an action, as it is."""
-        assert self._immediate is not None
-        try:
-            observation = self._immediate.observe(action)
-        except EnvTorchError as error:
-            self._count(self.meter.clock(), error)
-            raise
-        self.steps += 1
-        return observation
+    def failed(self, error: EnvTorchError) -> None:
+        """A step of a batch failed."""
+        self._count(self.meter.clock(), error)
 
     def wants_awaiting(self) -> None:
         """The environment's step turned out to be a coroutine."""
         self._immediate = None
-        self.steps -= 1
 
     @property
     def meter(self) -> Meter:
