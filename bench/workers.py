@@ -5,10 +5,12 @@ alternation; then the round trip of a step that does nothing, near and far, on t
 """
 
 import asyncio
+import os
 import statistics
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -18,10 +20,24 @@ from tests.server.workers.support import WorkersServer, step, workers_server
 SESSIONS = 16
 SECONDS = 4.0
 ROUNDS = 3
-BURN_S = 0.002
+BURN_S = 0.005
 
 
-async def steps_per_second(server: WorkersServer) -> float:
+class Rate(NamedTuple):
+    steps_per_second: float
+    cores: float
+    """How much of the machine's processors the workers had: others may want some."""
+
+
+def cpu_seconds(server: WorkersServer) -> float:
+    ticks = 0
+    for process in server.processes():
+        stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(stat[11]) + int(stat[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def measure(server: WorkersServer) -> Rate:
     envs = [TellerEnv.aio(server.url, connect_timeout_s=60) for _ in range(SESSIONS)]
     for env in envs:
         await env.connect()
@@ -34,24 +50,27 @@ async def steps_per_second(server: WorkersServer) -> float:
             await env.step(Tell(burn_s=BURN_S))  # type: ignore[attr-defined]
             done += 1
 
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_seconds(server)
     await asyncio.gather(*(play(env) for env in envs))
-    seconds = time.perf_counter() - began
+    seconds, used = time.perf_counter() - began, cpu_seconds(server) - used
     await asyncio.gather(*(env.close() for env in envs))
-    return done / seconds
+    return Rate(done / seconds, used / seconds)
 
 
 def more_cores() -> None:
     options = {"environment": "tests.server.workers.app:BlockingTeller", "capacity": SESSIONS}
     with workers_server(workers=1, **options) as one, workers_server(workers=2, **options) as two:
-        found: dict[int, list[float]] = {1: [], 2: []}
+        found: dict[int, list[Rate]] = {1: [], 2: []}
         for _ in range(ROUNDS):
             for workers, server in ((1, one), (2, two)):
-                found[workers].append(asyncio.run(steps_per_second(server)))
-    one_rate, two_rate = (statistics.median(rates) for rates in found.values())
+                found[workers].append(asyncio.run(measure(server)))
+    one_rate, two_rate = (sorted(rates)[len(rates) // 2] for rates in found.values())
+    ratio = two_rate.steps_per_second / one_rate.steps_per_second
     print(f"{SESSIONS} sessions, {BURN_S * 1000:g} ms of CPU per step; median of {ROUNDS} rounds")
-    print(f"  1 worker   {one_rate:8.0f} steps/s")
-    print(f"  2 workers  {two_rate:8.0f} steps/s   {two_rate / one_rate:.2f}x")
+    print(f"  1 worker   {one_rate.steps_per_second:8.0f} steps/s on {one_rate.cores:.2f} cores")
+    print(
+        f"  2 workers  {two_rate.steps_per_second:8.0f} steps/s on {two_rate.cores:.2f} cores   {ratio:.2f}x"
+    )
 
 
 def round_trips(server: WorkersServer, worker: int, count: int = 3000) -> float:
