@@ -18,8 +18,8 @@ from tests.server.workers.app import Tell, TellerEnv
 from tests.server.workers.support import WorkersServer, step, workers_server
 
 SESSIONS = 16
-SECONDS = 4.0
-ROUNDS = 3
+SECONDS = 2.0
+ROUNDS = 5
 BURN_S = 0.005
 
 
@@ -27,6 +27,10 @@ class Rate(NamedTuple):
     steps_per_second: float
     cores: float
     """How much of the machine's processors the workers had: others may want some."""
+
+    def __str__(self) -> str:
+        per_core = self.steps_per_second / self.cores
+        return f"{self.steps_per_second:6.0f} steps/s on {self.cores:.2f} cores, {per_core:.0f} a core"
 
 
 def cpu_seconds(server: WorkersServer) -> float:
@@ -67,10 +71,8 @@ def more_cores() -> None:
     one_rate, two_rate = (sorted(rates)[len(rates) // 2] for rates in found.values())
     ratio = two_rate.steps_per_second / one_rate.steps_per_second
     print(f"{SESSIONS} sessions, {BURN_S * 1000:g} ms of CPU per step; median of {ROUNDS} rounds")
-    print(f"  1 worker   {one_rate.steps_per_second:8.0f} steps/s on {one_rate.cores:.2f} cores")
-    print(
-        f"  2 workers  {two_rate.steps_per_second:8.0f} steps/s on {two_rate.cores:.2f} cores   {ratio:.2f}x"
-    )
+    print(f"  1 worker   {one_rate}")
+    print(f"  2 workers  {two_rate}   {ratio:.2f}x")
 
 
 def round_trips(server: WorkersServer, worker: int, count: int = 3000) -> float:

@@ -41,6 +41,28 @@ def test_serve_says_where_it_listens_and_stops_when_told(target: str) -> None:
     server.stderr.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="isolation needs Linux")
+def test_workers_serve_together_and_stop_together() -> None:
+    command = [*ENVTORCH, "serve", "echo_env", "--port", "0", "--workers", "2", "--isolation", "process"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    said = server.stderr.readline()
+    assert "with 2 workers" in said
+    url = said.split(" on ")[1].split()[0]
+    with httpx.Client(base_url=url, timeout=60) as http:
+        assert http.post("/reset", json={"seed": 1}).status_code == 200
+        assert http.get("/metrics").text.count("envtorch_sessions_opened_total{") == 2
+    server.terminate()
+    assert server.wait(timeout=40) == 0
+    server.stderr.close()
+
+
+def test_workers_say_what_they_cannot_serve() -> None:
+    command = [*ENVTORCH, "serve", "nope", "--workers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "names nothing" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
 @pytest.mark.parametrize(
     ("target", "hint"),
     [("nope", "names nothing"), ("no.module:app", "no module"), ("envtorch.env:nope", "has no 'nope'")],

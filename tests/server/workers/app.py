@@ -89,6 +89,8 @@ shared = Teller()
 def load(target: str) -> Any:
     """The application of a JSON object: which environment, with which options."""
     options = json.loads(target)
+    if "build" in options:
+        return load_object(options.pop("build"))(**options)
     environment = load_object(options.pop("environment"))
     for name in ("action_cls", "observation_cls"):
         if name in options:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from websockets.sync.client import ClientConnection, unix_connect
+from websockets.sync.client import ClientConnection, connect, unix_connect
 from websockets.typing import Subprotocol
 
 from envtorch.protocol.formats import JSON, MSGPACK, Format
@@ -49,7 +49,8 @@ class WorkersServer:
         environ: dict[str, str] | None = None,
         **app: Any,
     ) -> None:
-        app = {"environment": "tests.server.workers.app:Teller", "capacity": 16, **app}
+        if "build" not in app:
+            app = {"environment": "tests.server.workers.app:Teller", "capacity": 16, **app}
         with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             fd = listener.fileno()
@@ -83,6 +84,13 @@ class WorkersServer:
         """The workers' process ids."""
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(process) for process in listed.split()]
+
+    @contextmanager
+    def socket(self, path: str = "/ws") -> Iterator[ClientConnection]:
+        """A WebSocket through the front door, to whichever worker it is handed."""
+        url = self.url.replace("http://", "ws://") + path
+        with connect(url, max_size=None, close_timeout=5, ping_interval=None) as raw:
+            yield raw
 
     @contextmanager
     def raw(self, worker: int, path: str = "/ws", **options: Any) -> Iterator[ClientConnection]:

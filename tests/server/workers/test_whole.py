@@ -188,9 +188,10 @@ class TestLosses:
                 gone = http.get("/state", headers={"EnvTorch-Session": session})
                 assert (gone.status_code, gone.json()["code"]) == (404, "SESSION_ERROR")
                 assert "SIGKILL" in gone.json()["detail"]
-                assert (
-                    http.get("/state", headers={"Cookie": f"EnvTorch-Session={session}"}).status_code == 404
-                )
+                cookie = {"Cookie": f"EnvTorch-Session={session}"}
+                assert http.get("/state", headers=cookie).status_code == 404
+                fresh = http.post("/reset", headers={"EnvTorch-Session": session})
+                assert fresh.headers["EnvTorch-Session"] != session, "a new episode, in a new session"
 
     def test_workers_end_with_their_master(self) -> None:
         with workers_server() as server:

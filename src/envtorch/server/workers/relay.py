@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import EnvTorchError, SessionLost
 from envtorch.server.app import HTTPEnvServer
 from envtorch.server.http import SESSION_HEADER, error_response
 from envtorch.server.mcp import RpcDoor
@@ -34,6 +34,10 @@ OWN = frozenset({b"date", b"server", b"transfer-encoding"})
 """Headers that this worker's own server adds to every response."""
 PINNED = "/web"
 """The web page keeps its visitors in memory, so one worker has it."""
+
+
+WITHOUT_A_SESSION = ("/reset", "/close")
+"""What can be asked although the session that was named is lost."""
 
 
 class ClientLeft(Exception):
@@ -93,7 +97,14 @@ class Relay:
         if path == PINNED or path.startswith(PINNED + "/"):
             return 0 if self._neighbours.worker != 0 else None
         name = session_name(path, headers)
-        return await self._sessions.elsewhere(name) if name else None
+        if name is None:
+            return None
+        try:
+            return await self._sessions.elsewhere(name)
+        except SessionLost:
+            if path.endswith(WITHOUT_A_SESSION):
+                return None
+            raise
 
     async def _pass_on(self, worker: int, scope: Scope, receive: Receive, send: Send) -> None:
         """There and back, as it comes. Who leaves is not waited for; the call that was made runs on."""
