@@ -1,11 +1,13 @@
 """Starting, ending and being killed: nobody else notices, and nothing is left behind."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -193,3 +195,21 @@ def test_importing_the_package_is_light() -> None:
     code = "import sys, envtorch.sandbox; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert not loaded & {"fastapi", "pydantic", "uvicorn", "numpy", "pyseccomp", "smolagents", "httpx"}
+
+
+def test_an_owner_with_many_descriptors(policy: Policy) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip(f"this user may have {hard} descriptors only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        stack.callback(os.close, nothing)
+        for _ in range(1100):
+            stack.callback(os.close, os.dup(nothing))
+        for _ in range(3):  # the third is a spare
+            sandbox = stack.enter_context(Sandbox(dataclasses.replace(policy, timeout_s=18.0)))
+            sandbox.write_file("here", "x")
+            assert sandbox.run("open('here').read()").value == "'x'"
+            assert sandbox.exec(["true"]).exit_status == 0

@@ -162,7 +162,11 @@ class Core:
 
     def is_gone(self) -> bool:
         """Whether the init, and so everything in the sandbox, has ended."""
-        return self.watch is not None and bool(select.select([self.watch], [], [], 0)[0])
+        if self.watch is None:
+            return False
+        poll = select.poll()  # and not select, which knows the first 1,024 descriptors only
+        poll.register(self.watch, select.POLLIN)
+        return bool(poll.poll(0))
 
     def report(self) -> Report:
         return judge(self.layers, namespaces=self.zygote.has_namespaces)

@@ -194,6 +194,12 @@ def _environment() -> dict[str, str]:
     }
 
 
+def _python() -> str:
+    """The interpreter, by a path without detours: those may lead through folders that no sandbox has."""
+    folder, name = os.path.split(sys.executable)
+    return os.path.join(os.path.realpath(folder), name)
+
+
 def _prefixes() -> list[str]:
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     return list(dict.fromkeys([*found, *map(os.path.realpath, found)]))
@@ -238,7 +244,7 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Z
         "namespaces": policy.namespaces,
         "prefixes": prefixes,
         "readable": readable,
-        "python": sys.executable,
+        "python": _python(),
         "environment": environment,
         "groups": sorted({str(folder) for folder in owned.groups.folders.values()}),
     }
