@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import gc
 import importlib.util
+import itertools
 import os
 import platform
 import resource
@@ -77,8 +78,10 @@ def bench_start(policy: Policy, rounds: int) -> None:
         made.append(Sandbox(policy))
         made[-1].run("1")
 
+    sizes = itertools.count(policy.memory_bytes, 4096)
+
     def start_first() -> None:
-        made.append(Sandbox(Policy(memory_bytes=policy.memory_bytes + len(made) * 4096)))
+        made.append(Sandbox(Policy(memory_bytes=next(sizes))))
         made[-1].run("1")
 
     for what, action, pause_s in (
@@ -225,7 +228,7 @@ def idle_size(command: Sequence[str], count: int) -> float:
             process.stdout.read(2)
         total = sum(tree_size(process.pid) for process in running)
         for process in running:
-            process.kill()
+            process.communicate(b"\n")
     return total / count
 
 
