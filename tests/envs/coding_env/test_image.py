@@ -1,6 +1,7 @@
 """The coding environment's image, built and played on a real engine."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -42,3 +43,41 @@ def test_the_layers_inside_a_container_are_reported(coding_image: str) -> None:
         "filesystem", "memory", "network", "privileges", "processes", "syscalls",
     }  # fmt: skip
     assert protections["fork"].startswith("unavailable: ")
+
+
+FORKS = """
+from envtorch.sandbox import Sandbox
+with Sandbox() as sandbox:
+    sandbox.run("x = 1")
+    made = sandbox.fork(2)
+    print(sandbox.report().grade, [fork.run("x").value for fork in made])
+    for fork in made:
+        fork.close()
+"""
+WITHOUT_CLONE3 = json.dumps(
+    {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}],
+    }
+)
+
+
+@pytest.mark.parametrize("profile", ["unconfined", WITHOUT_CLONE3], ids=["clone3", "no clone3"])
+def test_a_container_that_allows_namespaces_has_host_grade_and_forks(coding_image: str, profile: str) -> None:
+    from envtorch.providers.engine import connect
+
+    client = connect()
+    try:
+        # What `--security-opt systempaths=unconfined` says on the command line: a fresh /proc may be mounted.
+        host: dict[str, Any] = client.api.create_host_config(security_opt=[f"seccomp={profile}"])
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}
+        made = client.api.create_container(coding_image, ["python", "-c", FORKS], host_config=host)
+        try:
+            client.api.start(made["Id"])
+            client.api.wait(made["Id"])
+            said = client.api.logs(made["Id"])
+        finally:
+            client.api.remove_container(made["Id"], force=True)
+    finally:
+        client.close()
+    assert said.decode().splitlines()[-1] == "host ['1', '1']", said
