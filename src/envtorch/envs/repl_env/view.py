@@ -90,14 +90,17 @@ class TreeView:
         mark, style = ("●", "yellow")
         if line.ended:
             mark, style = ("✔", "green") if line.answer is not None else ("✘", "red")
-        text = Text.assemble((f"{mark} {name} ", style), _short(line.task))
+        said = f"= {_short(line.answer)}" if line.answer is not None else _short(line.doing)
         counts = [f"{line.turns} turns", f"{line.blocks} blocks"]
         counts += [f"{line.queries} queries"] if line.queries else []
         counts += [f"{line.failures} failures"] if line.failures else []
         counts += [line.how] if line.how else []
-        text.append(f"  ({', '.join(counts)})", style="dim")
-        said = f" = {_short(line.answer)}" if line.answer is not None else f" {_short(line.doing)}"
-        text.append(said, style=style)
+        text = Text.assemble(
+            (f"{mark} {name} {said}", style),
+            (f"  {', '.join(counts)}", "dim"),
+            f"  {_short(line.task)}",
+        )
+        text.no_wrap, text.overflow = True, "ellipsis"
         return text
 
 

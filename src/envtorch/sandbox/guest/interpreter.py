@@ -177,6 +177,7 @@ class Interpreter:
             self._frames.send({**message, "args": list(args), "kwargs": kwargs})
             while (reply := self._frames.receive()).get("type") == "fork":
                 self._fork_in_a_call(reply)
+            self._bury_passages()
         finally:
             self._listening = True
         if self._interrupted:
