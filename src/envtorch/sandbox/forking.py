@@ -51,17 +51,14 @@ def _fork_once(core: Core, count: int) -> Flow[list[Core]]:
     seeds = yield from _seeds(core)
     try:
         spare = yield from core.slots.take()
-        batch = [spare] if spare is not None and not spare.is_gone() else []
         while len(made) < count:
-            if not batch:
-                batch = yield from _build_slots(core.policy, seeds, min(_MOST_AT_ONCE, count - len(made)))
+            batch = [spare] if spare is not None and not spare.is_gone() else []
+            spare = None
+            wanted = min(_MOST_AT_ONCE, count - len(made)) - len(batch)
+            ordered = (yield from _order_slots(core.policy, seeds, wanted)) if wanted else []
+            batch += ordered
             made += batch
-            for slot in batch:
-                slot.parent = core
-                core.offspring += 1
-            for slot in batch:
-                yield from _enter(core, slot, seeds)
-            batch = []
+            yield from _enter_all(core, batch, ordered, seeds)
     except BaseException:
         for slot in made:
             yield from close(slot)
@@ -119,11 +116,8 @@ def _seeds(core: Core) -> Flow[Sequence[int]]:
 
 def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[Core]]:
     """Walls around nothing: inits inside the namespaces of a sandbox, which will adopt forks of it."""
-    zygote = yield Block(lambda: zygote_for(policy))
-    slots = [Core.new(policy, zygote) for _ in range(count)]
+    slots = yield from _order_slots(policy, seeds, count)
     try:
-        controls = [slot.far_control.fileno() for slot in slots]
-        zygote.spawn(slots[0].config(adopts=True), [*controls, *seeds[1:]])
         for slot in slots:
             yield from await_ready(slot, adopts=True)
     except BaseException:
@@ -133,9 +127,50 @@ def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
     return slots
 
 
-def _enter(core: Core, slot: Core, seeds: Sequence[int]) -> Flow[None]:
-    """Have the interpreter fork itself while the slot copies its files and locks itself down; the fork waits
-    for the doors, which open when that is done."""
+def _order_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[Core]]:
+    """Have such walls built, and do not wait for them."""
+    zygote = yield Block(lambda: zygote_for(policy))
+    slots = [Core.new(policy, zygote) for _ in range(count)]
+    try:
+        controls = [slot.far_control.fileno() for slot in slots]
+        zygote.spawn(slots[0].config(adopts=True), [*controls, *seeds[1:]])
+    except BaseException:
+        for slot in slots:
+            yield from close(slot)
+        raise
+    return slots
+
+
+def _enter_all(
+    core: Core, slots: Sequence[Core], unfinished: Sequence[Core], seeds: Sequence[int]
+) -> Flow[None]:
+    """Have the interpreter fork itself into every slot.
+
+    Each stage is begun for all before any is waited for: the interpreter forks while the zygote builds, and
+    the forks wait for their doors while the slots copy files and lock themselves down.
+    """
+    for slot in slots:
+        slot.parent = core
+        core.offspring += 1
+    requests = [_send_out(core, slot) for slot in slots]
+    for slot in unfinished:
+        yield from await_ready(slot, adopts=True)
+    for slot in slots:
+        slot.tell({"op": "fill"}, seeds[:1])
+    for slot in slots:
+        yield from await_filled(slot)
+        socket.send_fds(slot.data, [b"enter"], slot.doors)
+        slot.close_doors()
+    for slot, identifier in zip(slots, requests, strict=True):
+        said = yield from speak(core, identifier, b"", protocol.Forked, timeout_s=_FORK_TIMEOUT_S)
+        assert isinstance(said, protocol.Forked)
+        if said.error is not None:
+            raise OutOfResources(f"the interpreter could not fork: {said.error}")
+        slot.adopt((yield from _await_hello(slot, identifier)))
+
+
+def _send_out(core: Core, slot: Core) -> str:
+    """Ask the interpreter for a fork, which will wait for its doors. The name of the request."""
     slot.functions = dict(core.functions)
     identifier = new_identifier()
     frame = protocol.frame({"type": "fork", "id": identifier})
@@ -143,15 +178,7 @@ def _enter(core: Core, slot: Core, seeds: Sequence[int]) -> Flow[None]:
     sent = socket.send_fds(core.data, [frame], [slot.far_data.fileno()])
     assert sent == len(frame), "an interpreter at rest has read all that it was sent"
     slot.far_data.close()
-    slot.tell({"op": "fill"}, seeds[:1])
-    yield from await_filled(slot)
-    socket.send_fds(slot.data, [b"enter"], slot.doors)
-    slot.close_doors()
-    said = yield from speak(core, identifier, b"", protocol.Forked, timeout_s=_FORK_TIMEOUT_S)
-    assert isinstance(said, protocol.Forked)
-    if said.error is not None:
-        raise OutOfResources(f"the interpreter could not fork: {said.error}")
-    slot.adopt((yield from _await_hello(slot, identifier)))
+    return identifier
 
 
 def _await_hello(slot: Core, identifier: str) -> Flow[int]:

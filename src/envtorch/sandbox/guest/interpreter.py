@@ -58,7 +58,7 @@ class Interpreter:
         """Answer requests until the owner goes away."""
         while True:
             request = self._frames.receive()
-            self._bury_passages()
+            self._bury_passages(wait=request["type"] != "fork")  # several may be on their way at once
             handler: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = {
                 "run": self._run,
                 "variables": self._variables,
@@ -200,7 +200,7 @@ class Interpreter:
             os._exit(0)
 
     def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        (channel,), self._frames.descriptors = self._frames.descriptors, []
+        channel = self._frames.descriptors.pop(0)
         try:
             born = forking.fork(channel, request["id"], self._workspace)
         except OSError as error:
@@ -214,11 +214,14 @@ class Interpreter:
         self._capture.open()
         return {"type": "hello", "id": request["id"], "pid": self._process}
 
-    def _bury_passages(self) -> None:
+    def _bury_passages(self, *, wait: bool = True) -> None:
         """Wait for the processes through which forks have left, so that the agent never meets them."""
-        while self._passages:
+        left = []
+        for passage in self._passages:
             with contextlib.suppress(ChildProcessError):  # the agent has its children reaped by the kernel
-                os.waitpid(self._passages.pop(), 0)
+                if os.waitpid(passage, 0 if wait else os.WNOHANG) == (0, 0):
+                    left.append(passage)
+        self._passages = left
 
 
 def main(channel: "socket.SocketType", workspace: str, output: str, output_limit: int) -> None:
