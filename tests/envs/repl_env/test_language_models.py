@@ -251,6 +251,33 @@ def test_a_token_and_a_model_hold_for_one_episode(sandboxes: None) -> None:
     ]
 
 
+def test_a_token_alone_leads_to_hugging_face_and_a_key_goes_nowhere_else(sandboxes: None) -> None:
+    """No request is made: what is looked at is where one would go, and with which key."""
+
+    def model_of(settings: REPLSettings, **options: Any) -> str:
+        async def main() -> str:
+            environment = REPLEnvironment(policy=SMALL, settings=settings)
+            await environment.reset(**options)
+            try:
+                assert environment._node is not None
+                model = environment._node.oracle.model
+                key = model._headers.get("Authorization") if isinstance(model, OpenAICompatible) else None
+                return f"{model!r} {key}"
+            finally:
+                await environment.close()
+
+        return asyncio.run(main())
+
+    hugging_face = "https://router.huggingface.co/v1/chat/completions"
+    usual = "Qwen/Qwen3-Coder-480B-A35B-Instruct"
+    mine = REPLSettings(llm_base_url="http://127.0.0.1:1/v1", llm_api_key="key", hf_token="hf")
+    assert model_of(REPLSettings(), hf_token="t") == f"<OpenAICompatible {usual} at {hugging_face}> Bearer t"
+    assert model_of(REPLSettings(hf_token="hf")).endswith(f"{hugging_face}> Bearer hf")
+    assert model_of(mine).endswith("http://127.0.0.1:1/v1/chat/completions> Bearer key")
+    assert model_of(mine, hf_token="t", llm_model="m").startswith("<OpenAICompatible m at http://127.0.0.1:1")
+    assert model_of(REPLSettings(llm_api_key="key")) == "None None"
+
+
 def test_settings_are_read_from_the_environment_and_functions_come_first() -> None:
     names = {
         "REPL_CONTEXT": "c",

@@ -47,6 +47,8 @@ class Notebook:
         self._sandbox = sandbox
         self._report: dict[str, Any] | None = None
         self._unsettled = False
+        self._first = ""
+        """What is to be run before anything else."""
         self.seen = Seen()
         self._bind(functions)
 
@@ -86,6 +88,9 @@ class Notebook:
     async def run(self, code: str, *, timeout_s: float) -> Block:
         """Run code and look at what is there afterwards. Raises `EnvironmentFailed` when nothing is left."""
         await self._settle()
+        if self._first:
+            first, self._first = self._first, ""
+            self._note(await self._command(first))
         self._unsettled = True
         result = await self._sandbox.run(code, timeout_s=timeout_s)
         self._unsettled = False
@@ -116,10 +121,10 @@ class Notebook:
         copy.seen = Seen(list(self.seen.variables), self.seen.content)
         return copy
 
-    async def become_child(self, number: int, functions: Mapping[str, Function]) -> None:
-        """Take up the context that the parent's call had for the child of this number."""
+    def become_child(self, number: int, functions: Mapping[str, Function]) -> None:
+        """Take up, before anything is run, the context that the parent's call had for this child."""
         self._bind(functions)
-        self._note(await self._command(f"become_child({number})"))
+        self._first = f"become_child({number})"
 
     async def close(self) -> None:
         await self._sandbox.close()

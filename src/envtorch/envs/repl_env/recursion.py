@@ -91,13 +91,9 @@ class Node:
     async def _fork(self, children: "list[Node]") -> None:
         assert self.notebook is not None
         made = await self.notebook.fork(len(children))
-        for child, notebook in zip(children, made, strict=True):
+        for number, (child, notebook) in enumerate(zip(children, made, strict=True)):
+            notebook.become_child(number, child.functions())
             child.notebook = notebook
-        await asyncio.gather(*(child._settle_in(number) for number, child in enumerate(children)))
-
-    async def _settle_in(self, number: int) -> None:
-        assert self.notebook is not None
-        await self.notebook.become_child(number, self.functions())
 
     async def _open(self, children: "list[Node]", contexts: list[str | None]) -> None:
         for child, context in zip(children, contexts, strict=True):
