@@ -53,7 +53,7 @@ test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
 	$(BIN)/python -m pytest -n 2 -m kubernetes tests/providers
 
 test-attacks: $(READY)  ## every attack on live servers: as root, as an ordinary user, in containers
-	$(BIN)/python -m pytest -s -m attacks tests/envs/coding_env
+	$(BIN)/python -m pytest -s -m attacks tests/envs
 
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60

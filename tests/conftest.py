@@ -24,5 +24,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", default=".artefacts/screenshots", help="where browser tests put them")
     parser.addoption("--every-fault", action="store_true", help="try every fault at every byte")
     parser.addoption("--fault-stride", type=int, default=17, help="try one byte in so many")
-    parser.addoption("--all-attacks", action="store_true", help="every attack, not one of each kind")
     parser.addoption("--fault-seconds", type=float, default=8.0, help="how long to cut at random")

@@ -1,6 +1,6 @@
 """The sandbox's attack suite through `REPLEnv`: each attack is contained, and the session next door goes on.
 
-Every day one attack of each group is tried; `--all-attacks` tries them all.
+Every day one attack of each group is tried; `make test-attacks` tries them all.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from tests.support import Running, eventually, running
 
 NOWHERE = Target(0, "/x", 1, "/x", "x")
 ATTACKS = attacks(NOWHERE)
-EVERYDAY = list({attack.group: number for number, attack in enumerate(ATTACKS)}.values())
+EVERYDAY = set({attack.group: number for number, attack in enumerate(ATTACKS)}.values())
 PATIENCE_S = 100.0
 
 
@@ -62,11 +62,13 @@ def siege(sandboxes: None) -> Iterator[Siege]:
     print(f"\n{len(found.tried)} attacks through REPLEnv, {len(found.contained)} contained")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    tried = range(len(ATTACKS)) if metafunc.config.getoption("--all-attacks") else EVERYDAY
-    metafunc.parametrize("number", tried, ids=[ATTACKS[number].name for number in tried])
+NUMBERS = [
+    pytest.param(number, id=attack.name, marks=() if number in EVERYDAY else pytest.mark.attacks)
+    for number, attack in enumerate(ATTACKS)
+]
 
 
+@pytest.mark.parametrize("number", NUMBERS)
 def test_contained(siege: Siege, number: int) -> None:
     attack = attacks(siege.target)[number]
     siege.tried.append(attack.name)
