@@ -26,7 +26,7 @@ import httpx
 from envtorch.client import GenericEnvClient
 from envtorch.errors import EnvTorchError, InvalidAction
 
-START_S = 90.0
+START_S = 300.0
 STEPS = 3
 
 
