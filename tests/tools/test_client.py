@@ -46,13 +46,13 @@ async def play_async(env: AsyncMCPToolClient) -> None:
     assert await env.call_tool("look") == ["apple"]
 
 
-@pytest.mark.parametrize("wire", ["json", "openenv"])
+@pytest.mark.parametrize("wire", ["json", "msgpack", "openenv"])
 def test_blocking(basket: Running, wire: Wire) -> None:
     with MCPToolClient(basket.url, wire=wire) as env:
         play(env)
 
 
-@pytest.mark.parametrize("wire", ["json", "openenv"])
+@pytest.mark.parametrize("wire", ["json", "msgpack", "openenv"])
 def test_awaited(basket: Running, wire: Wire) -> None:
     async def use() -> None:
         async with MCPToolClient.aio(basket.url, wire=wire) as env:

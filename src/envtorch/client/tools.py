@@ -25,13 +25,13 @@ class AsyncMCPToolClient(AsyncEnvClient[Action, Observation, State]):
 
     async def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
         """Which tools the environment has."""
-        return await self._run(lambda _: ask_tools(), timeout_s)
+        return await self._run(ask_tools, timeout_s)
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
     ) -> Any:
         """What a tool answers; `MCPToolClient.call_tool` says how it fails."""
-        return await self._run(lambda _: ask_call(name, arguments or {}), timeout_s)
+        return await self._run(lambda format: ask_call(name, arguments or {}, format), timeout_s)
 
 
 class AsyncToolFactory(AsyncFactory[Action, Observation, State]):
@@ -74,7 +74,8 @@ class MCPToolClient(EnvClient[Action, Observation, State]):
 
     def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
         """Which tools the environment has. Raises `Unsupported` if it has none."""
-        return self._run(self._connected(), ask_tools(), timeout_s)
+        link = self._connected()
+        return self._run(link, ask_tools(link.format), timeout_s)
 
     def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
@@ -83,7 +84,8 @@ class MCPToolClient(EnvClient[Action, Observation, State]):
 
         Raises `InvalidAction` for a tool that is not there, `EnvironmentFailed` with the tool's own reason.
         """
-        return self._run(self._connected(), ask_call(name, arguments or {}), timeout_s)
+        link = self._connected()
+        return self._run(link, ask_call(name, arguments or {}, link.format), timeout_s)
 
     def _step_payload(self, action: Action) -> dict[str, Any]:
         if isinstance(action, ListToolsAction):

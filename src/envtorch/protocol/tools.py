@@ -5,24 +5,26 @@ from typing import Any
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, Unsupported
 from envtorch.protocol.client import Asking
+from envtorch.protocol.codec import encode_value
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost, Replies
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success
-from envtorch.protocol.messages import Mcp, write_json
+from envtorch.protocol.messages import Mcp
 from envtorch.protocol.wire import Ask, mcp_reply
 from envtorch.tools import Tool
 
 __all__ = ["answer_tools", "ask_call", "ask_tools", "read_tools", "value_of"]
 
 
-def ask_tools() -> Asking[list[Tool]]:
+def ask_tools(format: Format = JSON) -> Asking[list[Tool]]:
     """Which tools there are."""
-    result = yield from _ask("tools/list", {})
+    result = yield from _ask("tools/list", {}, format)
     return read_tools(result.get("tools", []))
 
 
-def ask_call(name: str, arguments: Mapping[str, Any]) -> Asking[Any]:
+def ask_call(name: str, arguments: Mapping[str, Any], format: Format = JSON) -> Asking[Any]:
     """What a tool answers."""
-    result = yield from _ask("tools/call", {"name": name, "arguments": dict(arguments)}, about=name)
+    result = yield from _ask("tools/call", {"name": name, "arguments": dict(arguments)}, format, about=name)
     return value_of(result)
 
 
@@ -67,9 +69,9 @@ def _result(host: EnvironmentHost, request: JsonRpcRequest) -> Generator[Any, An
 NO_TOOLS = "Environment does not support MCP"
 
 
-def _ask(method: str, params: Mapping[str, Any], about: str = "") -> Asking[Any]:
+def _ask(method: str, params: Mapping[str, Any], format: Format, about: str = "") -> Asking[Any]:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": dict(params)}
-    answer = yield Ask("mcp", write_json(body))
+    answer = yield Ask("mcp", encode_value(body, format, blame=InvalidAction))
     told = answer.expect("mcp")
     if told.get("error") is not None:
         raise _failed(told["error"], about)

@@ -35,6 +35,7 @@ from envtorch.protocol.extended import (
     write_frame,
 )
 from envtorch.protocol.formats import Format
+from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply, mcp_reply
 from envtorch.server.batches import Batch
 from envtorch.server.elsewhere import LivesElsewhere
@@ -221,7 +222,11 @@ class ExtendedConversation:
         return Reply("forked", self._format.write({"sessions": told}), self._format)
 
     async def _mcp(self, session: Session, message: Message) -> Reply:
-        return mcp_reply(await self._rpc.answer(bytes(message.data), own=session))
+        if not self._format.is_binary:
+            return mcp_reply(await self._rpc.answer(bytes(message.data), own=session))
+        asked = write_json(self._format.read(bytes(message.data)))  # JSON-RPC is JSON, whatever carries it
+        answer = read_json(await self._rpc.answer(asked, own=session))
+        return Reply("mcp", self._format.write(answer), self._format)
 
     def _forward(self, message: Message) -> None:
         """Pass a request on to the worker that has this channel's session."""
