@@ -8,7 +8,11 @@ READY  := $(VENV)/.ready
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo docs screenshots test test-browser test-attacks test-faults test-k8s check format bench compat clean corpus
+.PHONY: demo docs screenshots test test-browser test-attacks test-faults test-k8s check format bench compat clean corpus bench-quick bench-scaling bench-flame
+# What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
+BENCH_READY         := $(VENV)/.ready-bench
+OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
+
 .DEFAULT_GOAL := help
 
 # Playwright drives a browser that is installed already: Debian's Chromium, say.
@@ -77,8 +81,25 @@ corpus:  ## serve and play the environments of LIST, unmodified; they are fetche
 	$(CORPUS)/.venv/bin/python tests/compat/fixtures.py $(CORPUS)
 	$(CORPUS)/.venv/bin/python tests/compat/corpus.py $(LIST) $(CORPUS)
 
-bench: $(READY) $(OPENENV_READY)  ## steps and CPU per step, beside OpenEnv, in one run
-	$(BIN)/python bench/steps.py
+$(BENCH_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --group bench
+	@touch $@
+
+$(OPENENV_BENCH_READY): $(OPENENV_READY)
+	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy
+	@touch $@
+
+bench: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## all measurements beside OpenEnv, in one run: bench/results.md
+	$(BIN)/python -m bench
+
+bench-quick: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## steps, CPU per step and round trips, in two minutes
+	$(BIN)/python -m bench --quick
+
+bench-scaling: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## up to 16,384 sessions at once: OpenEnv's experiment
+	$(BIN)/python -m bench --only scaling together --rounds 1
+
+bench-flame: $(BENCH_READY)  ## where the hot path spends its time: bench/flame.svg
+	$(BIN)/python -m bench.flame
 
 check: $(READY)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

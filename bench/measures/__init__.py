@@ -1,0 +1,1 @@
+"""What is measured: each module has one measurement, which `bench.registry` lists."""

@@ -1,0 +1,93 @@
+"""What the project promised of its speed, and whether the records bear it out. No I/O."""
+
+from dataclasses import dataclass
+
+from bench.records import Failed, Records
+from bench.tables import markdown, times
+
+
+@dataclass(frozen=True)
+class Promise:
+    """`ours` over `theirs`, of one value at one size, at least or at most so much."""
+
+    what: str
+    measure: str
+    ours: str
+    theirs: str
+    size: int
+    value: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def asked(self) -> str:
+        if self.at_least is not None:
+            return f"at least {times(self.at_least, is_better_high=True)}"
+        assert self.at_most is not None
+        return f"at most {times(self.at_most, is_better_high=False)}"
+
+    def found(self, records: Records) -> tuple[str, str]:
+        """The ratio, and whether the promise is kept."""
+        try:
+            ratio = records.ratio(self.measure, self.ours, self.theirs, self.size, self.value).median
+        except Failed as why:
+            return "", str(why)
+        if self.at_least is not None:
+            return times(ratio, is_better_high=True), "kept" if ratio >= self.at_least else "not kept"
+        assert self.at_most is not None
+        return times(ratio, is_better_high=False), "kept" if ratio <= self.at_most else "not kept"
+
+
+@dataclass(frozen=True)
+class Successes:
+    """So many per cent of so many sessions at once are served."""
+
+    what: str
+    contender: str
+    size: int
+    at_least: float
+
+    def asked(self) -> str:
+        return f"at least {self.at_least} %"
+
+    def found(self, records: Records) -> tuple[str, str]:
+        try:
+            share = records.summary("scaling", self.contender, self.size, "success").low
+        except Failed as why:
+            return "", str(why)
+        return f"{share:.2f} %", "kept" if share >= self.at_least else "not kept"
+
+
+PROMISES: tuple[Promise | Successes, ...] = (
+    Promise("CPU per step, 64 sessions, inline", "steps", "inline", "openenv", 64, "cpu_us", at_most=1 / 8),
+    Promise("CPU per step, 64 sessions, thread", "steps", "thread", "openenv", 64, "cpu_us", at_most=1 / 3),
+    Promise("Steps/s, 64 sessions, inline", "steps", "inline", "openenv", 64, "steps_per_s", at_least=8),
+    Promise("Blocking client, p50, inline", "client", "inline", "openenv", 1, "p50_us", at_most=1 / 4),
+    Promise("Blocking client, p50, thread", "client", "thread", "openenv", 1, "p50_us", at_most=1 / 4),
+    Promise(
+        "`VectorEnv(256)`, steps/s, to OpenEnv's best",
+        "batch", "inline", "openenv-best", 256, "steps_per_s", at_least=40,
+    ),
+    Promise(
+        "`VectorEnv(256)`, steps/s, to a bare batch",
+        "batch", "inline", "batch", 256, "steps_per_s", at_least=1 / 3,
+    ),
+    Successes("16,384 sessions at once, async environment", "async", 16384, 99.9),
+    Successes("4,096 sessions at once, blocking environment", "thread", 4096, 99.9),
+    Promise(
+        "Import of the client, CPU time",
+        "import-client", "envtorch-import", "openenv-import", 1, "cpu_ms", at_most=1 / 10,
+    ),
+    Promise(
+        "Import of the client, memory",
+        "import-client", "envtorch-import", "openenv-import", 1, "mb", at_most=1 / 3,
+    ),
+    Promise("Memory of a bare server", "idle", "thread", "openenv", 1000, "bare_mb", at_most=1 / 3),
+)  # fmt: skip
+
+
+def promises_table(records: Records) -> str:
+    rows = []
+    for promise in PROMISES:
+        measured, verdict = promise.found(records)
+        rows.append([promise.what, promise.asked(), measured, verdict])
+    return markdown(["promise", "asked", "measured", ""], rows)

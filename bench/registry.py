@@ -1,0 +1,24 @@
+"""All the measurements, in the order in which they run and are told."""
+
+from bench.measure import Measure
+from bench.measures.batches import Batches
+from bench.measures.clients import Arrays, Large, Opening, OverHttp, RoundTrip
+from bench.measures.idle import Idle
+from bench.measures.imports import ClientImport, ServerImport
+from bench.measures.scaling import Scaling, Together
+from bench.measures.steps import Steps
+
+MEASURES: tuple[Measure, ...] = (
+    Steps(),
+    RoundTrip(),
+    Batches(),
+    Opening(),
+    OverHttp(),
+    Large(),
+    Arrays(),
+    Idle(),
+    ClientImport(),
+    ServerImport(),
+    Scaling(),
+    Together(),
+)

@@ -1,0 +1,31 @@
+"""EnvTorch, serving: `python -m bench.servers.ours FD thread|inline|async|process|pictures [asgi]`"""
+
+import socket
+import sys
+
+import envtorch
+from bench.servers.environment import echo, pictures
+from envtorch.server import create_app, serve
+
+CAPACITY = 20_000
+
+
+def main(descriptor: int, kind: str, *how: str) -> None:
+    listener = socket.socket(fileno=descriptor)
+    if kind == "process":
+        from bench.servers.isolated import Echo, Said, Say
+
+        app = create_app(Echo, Say, Said, max_concurrent_envs=CAPACITY, isolation="process")
+    else:
+        served = pictures(envtorch, as_lists=False) if kind == "pictures" else echo(envtorch, kind)
+        app = create_app(*served, max_concurrent_envs=CAPACITY)
+    if "asgi" in how:
+        import uvicorn
+
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+    else:
+        serve(app, listener=listener)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,42 @@
+"""Whether what was promised is told as kept, not kept, or not measured."""
+
+from bench.promises import PROMISES, Promise, Successes, promises_table
+from bench.records import Record, Records
+
+FASTER = Promise("rate", "steps", "inline", "openenv", 64, "steps_per_s", at_least=8)
+CHEAPER = Promise("cost", "steps", "inline", "openenv", 64, "cpu_us", at_most=1 / 8)
+
+
+def steps(rate: float, cpu: float) -> Records:
+    return Records(
+        [
+            Record("steps", "inline", 64, 0, {"steps_per_s": rate, "cpu_us": cpu}),
+            Record("steps", "openenv", 64, 0, {"steps_per_s": 100.0, "cpu_us": 160.0}),
+        ]
+    )
+
+
+def test_a_promise_is_kept_or_not() -> None:
+    assert FASTER.found(steps(900, 10)) == ("9.0x", "kept")
+    assert FASTER.found(steps(700, 10)) == ("7.0x", "not kept")
+    assert CHEAPER.found(steps(900, 20)) == ("1/8.0", "kept")
+    assert CHEAPER.found(steps(900, 40)) == ("1/4.0", "not kept")
+    assert (FASTER.asked(), CHEAPER.asked()) == ("at least 8.0x", "at most 1/8.0")
+
+
+def test_a_promise_that_was_not_measured_or_failed_is_not_kept() -> None:
+    assert FASTER.found(Records([])) == ("", "not measured")
+    broken = Records([*steps(900, 10).all, Record("steps", "inline", 64, 1, errors=["a step was lost"])])
+    assert FASTER.found(broken) == ("", "a step was lost")
+
+
+def test_successes_are_counted_in_the_worst_round() -> None:
+    promise = Successes("sessions", "async", 16384, 99.9)
+    records = Records(
+        [Record("scaling", "async", 16384, n, {"success": s}) for n, s in enumerate((100, 99.5))]
+    )
+    assert promise.found(records) == ("99.50 %", "not kept")
+
+
+def test_every_promise_has_a_row() -> None:
+    assert len(promises_table(Records([])).splitlines()) == len(PROMISES) + 2
