@@ -45,33 +45,29 @@ def chosen_measures(args: argparse.Namespace) -> list[Measure]:
     return [measure for measure in MEASURES if (measure.in_quick if args.quick else measure.is_usual)]
 
 
-def run(measures: list[Measure], effort: Effort, only: list[str] | None) -> Iterator[Record]:
-    """Every measurement, round by round, the contenders in turn."""
-    for measure in measures:
-        everybody = measure.contenders(effort if only is None else replace(effort, is_quick=False))
-        for round_number in range(effort.rounds):
-            for contender in everybody:
-                if only is None or contender.key in only:
-                    print(f"  {measure.key}, round {round_number + 1}: {contender.name}", file=sys.stderr)
-                    yield from measure.run(contender, effort, round_number)
+def run(measure: Measure, effort: Effort, only: list[str] | None) -> Iterator[Record]:
+    """One measurement, round by round, the contenders in turn."""
+    everybody = measure.contenders(effort if only is None else replace(effort, is_quick=False))
+    for round_number in range(effort.rounds):
+        for contender in everybody:
+            if only is None or contender.key in only:
+                print(f"  {measure.key}, round {round_number + 1}: {contender.name}", file=sys.stderr)
+                yield from measure.run(contender, effort, round_number)
 
 
 def main() -> None:
     args = arguments()
     if not OPENENV_PYTHON.exists():
         sys.exit("OpenEnv is not there to compare with: run `make bench`, which installs it")
-    effort, measures = effort_of(args), chosen_measures(args)
-    with Watch() as watch:
-        records = Records(list(run(measures, effort, args.contenders)))
-    for measure in measures:
-        print(report.section(records, measure))
-    print(watch.told)
-    errors = errors_of(records.all)
-    if errors:
-        print("\nErrors; no ratio is told of these:\n" + "\n".join(errors))
-    if not args.quick and args.contenders is None:
-        report.save(records, effort, watch.told)
-    sys.exit(1 if errors else 0)
+    effort, failed = effort_of(args), False
+    for measure in chosen_measures(args):
+        with Watch() as watch:
+            records = Records(list(run(measure, effort, args.contenders)))
+        print(f"{report.section(records, measure)}\n{watch.told}", flush=True)
+        failed = failed or bool(errors_of(records.all))
+        if not args.quick and args.contenders is None:
+            report.save(records, effort, watch.told)
+    sys.exit("some runs had errors, and are not compared" if failed else 0)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
     python -m bench.crowd '{"port": 8000, "server_pid": 123, "sessions": 1024}'
 
 This is OpenEnv's own scaling experiment: all start together, each of the three calls has a time limit, and a
-session succeeded if all three were answered. With `together` nobody steps before everybody has been reset,
+session succeeded if all three were answered. At most `knocking` are between their first packet and the end of
+their handshake: a kernel drops what its queue of new connections (`net.core.somaxconn`) cannot hold, and the
+sender then waits for up to two minutes. With `together` nobody steps before everybody has been reset,
 so that all sessions are open at once. Prints one line of JSON.
 """
 
@@ -33,6 +35,7 @@ class Crowd:
     wait_s: float = 1.0
     timeout_s: float = 120.0
     together: bool = False
+    knocking: int = 1024
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Experiment:
         self.peak = 0
         self.peak_threads = 0
         self.peak_mb = 0.0
+        self.door = asyncio.Semaphore(crowd.knocking)
         self.still_coming = crowd.sessions
         self.everybody_came = asyncio.Event()
 
@@ -98,7 +102,7 @@ class Experiment:
         arrived = False
         timeout_s = self.crowd.timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s), self.door:
                 transport, caller = await ws_connect(Caller, self.url, websocket_handshake_timeout=None)
             assert isinstance(caller, Caller)
             self.open += 1

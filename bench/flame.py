@@ -6,6 +6,7 @@ The server steps 64 sessions as fast as the load generator can ask, while py-spy
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from bench.contenders import BY_KEY, CORES, ROOT, serving, start
@@ -13,6 +14,8 @@ from bench.load import Load
 from bench.measures.steps import play
 
 SECONDS = 10
+OPENING_S = 3
+"""Until the load generator has opened its sessions."""
 RATE_HZ = 250
 FOLDER = ROOT / "bench"
 
@@ -20,9 +23,10 @@ FOLDER = ROOT / "bench"
 def main(kind: str = "inline") -> None:
     picture = FOLDER / ("flame.svg" if kind == "inline" else f"flame-{kind}.svg")
     with serving(BY_KEY[kind]) as server:
-        load = Load(server.port, server.pid, sessions=64, seconds=SECONDS + 3.0)
+        load = Load(server.port, server.pid, sessions=64, seconds=SECONDS + OPENING_S + 2.0)
         loading = threading.Thread(target=play, args=[load])
         loading.start()
+        time.sleep(OPENING_S)
         command = [
             *(str(Path(sys.executable).with_name("py-spy")), "record", "--native", "--pid", str(server.pid)),
             *("--output", str(picture), "--duration", str(SECONDS), "--rate", str(RATE_HZ)),
