@@ -2,6 +2,7 @@
 
 import typer
 
+from envtorch.cli.bench import bench
 from envtorch.cli.build import build
 from envtorch.cli.check import check
 from envtorch.cli.demo import demo
@@ -10,6 +11,8 @@ from envtorch.cli.exits import Commands
 from envtorch.cli.k8s import k8s
 from envtorch.cli.mcp import mcp
 from envtorch.cli.new import new
+from envtorch.cli.play import play
+from envtorch.cli.push import push
 from envtorch.cli.recording import recording
 from envtorch.cli.replay import replay_command
 from envtorch.cli.serve import serve
@@ -39,11 +42,14 @@ main = typer.Typer(
 main.command(rich_help_panel=WRITE)(new)
 main.command(rich_help_panel=WRITE)(check)
 main.command(rich_help_panel=USE)(serve)
+main.command(rich_help_panel=USE)(play)
+main.command(rich_help_panel=USE)(bench)
 main.command(rich_help_panel=USE)(mcp)
 main.command(rich_help_panel=USE)(demo)
 main.command("replay", rich_help_panel=RECORD)(replay_command)
 main.add_typer(recording, rich_help_panel=RECORD)
 main.command(rich_help_panel=DEPLOY)(build)
+main.command(rich_help_panel=DEPLOY)(push)
 main.command(rich_help_panel=DEPLOY)(wheel)
 main.add_typer(k8s, rich_help_panel=DEPLOY)
 main.command(rich_help_panel=MACHINE)(doctor)

@@ -82,7 +82,9 @@ def complain(error: EnvTorchError) -> Exit:
     logs = error.details.get("logs")
     if isinstance(error, ProviderFailed) and logs:
         console.print(f"[dim]{escape(str(logs).rstrip())}[/dim]")
-    step = next((text for kind, text in _NEXT.items() if isinstance(error, kind)), None)
+    step = error.details.get("next_step") or next(
+        (text for kind, text in _NEXT.items() if isinstance(error, kind)), None
+    )
     if step:
         console.print(f"[yellow]Next:[/yellow] {escape(step)}")
     return next((code for kind, code in _EXITS.items() if isinstance(error, kind)), Exit.FOUND_WANTING)

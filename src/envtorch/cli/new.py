@@ -104,10 +104,13 @@ def write_project(project: Path, names: Names) -> list[Path]:
 
 
 def _files_of(place: Traversable, above: str = "") -> list[tuple[str, str]]:
-    """Every file of the template, by its path in the project. What begins with a dot there says so here."""
+    """Every file of the template, by its path in the project.
+
+    Some have another name here, so that tools that work on EnvTorch itself do not take them for theirs.
+    """
     found: list[tuple[str, str]] = []
     for entry in sorted(place.iterdir(), key=lambda entry: entry.name):
-        name = above + re.sub(r"^dot-", ".", entry.name)
+        name = above + re.sub(r"^dot-", ".", entry.name).removesuffix(".in")
         if entry.is_dir():
             if entry.name != "__pycache__" and not entry.name.endswith("_cache"):
                 found += _files_of(entry, f"{name}/")

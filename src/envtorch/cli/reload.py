@@ -3,10 +3,12 @@
 The socket stays this process's own: whoever connects while the child starts waits in its queue.
 """
 
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import typer
@@ -22,27 +24,23 @@ except ImportError as error:
 __all__ = ["serve_and_reload", "watched_places"]
 
 
-def serve_and_reload(
-    target: str,
-    listener: socket.socket,
-    *,
-    token_file: Path | None,
-    isolation: str | None,
-    record: Path | None,
-    drain_s: float,
-) -> None:
-    """Serve until interrupted, with a fresh process after every change."""
+def serve_and_reload(target: str, listener: socket.socket, options: Mapping[str, object]) -> None:
+    """Serve until told to stop, with a fresh process after every change.
+
+    `options` are those of `envtorch serve`, by their names on the command line; one that is None is left out.
+    """
     places = watched_places(target)
     address, port = listener.getsockname()[:2]
     typer.echo(f"EnvTorch serves {target} on http://{address}:{port} and reloads when it changes", err=True)
     listener.set_inheritable(True)
-    given = {"--token-file": token_file, "--isolation": isolation, "--record": record}
-    options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
-    command = [sys.executable, "-m", "envtorch.cli", "serve", target, "--fd", str(listener.fileno())]
-    command += ["--drain", str(min(drain_s, 2.0)), *options]  # whoever edits does not want to wait
+    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    command = [sys.executable, "-m", "envtorch.cli", "serve", target, "--fd", str(listener.fileno()), *given]
+    told_to_stop = threading.Event()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda *_: told_to_stop.set())
     child = _start(command, listener)
     try:
-        for changes in watch(*places, watch_filter=PythonFilter(), raise_interrupt=False):
+        for changes in watch(*places, watch_filter=PythonFilter(), stop_event=told_to_stop):
             names = ", ".join(sorted({Path(path).name for _, path in changes})[:3])
             typer.echo(f"{names} changed: starting anew", err=True)
             _stop(child)

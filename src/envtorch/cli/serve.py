@@ -17,6 +17,7 @@ __all__ = ["serve"]
 
 PRELUDES = ("envtorch.compat:activate",)
 """What a process of an environment calls first, so that OpenEnv's import names work there."""
+
 ADDRESS, SESSIONS, DEVELOP = "Address", "Sessions", "Development"
 
 
@@ -69,19 +70,20 @@ def serve(
     """Serve an environment over HTTP, WebSocket and MCP until interrupted."""
     if web:
         ask_for_web_page()
-    if workers > 1:
-        if reload:
-            raise typer.BadParameter("--reload serves with one worker", param_hint="--workers")
-        _serve_workers(target, workers, _listener(host, port, fd), isolation, record, token_file, drain, web)
-        return
-    listener = None
     if reload:
         from envtorch.cli.reload import serve_and_reload
 
-        listener = _listener(host, port, fd)
-        serve_and_reload(
-            target, listener, token_file=token_file, isolation=isolation, record=record, drain_s=drain
-        )
+        options = {
+            "--token-file": token_file,
+            "--isolation": isolation,
+            "--workers": workers,
+            "--record": record,
+            "--drain": min(drain, 2.0),  # whoever edits does not want to wait
+        }
+        serve_and_reload(target, _listener(host, port, fd), options)
+        return
+    if workers > 1:
+        _serve_workers(target, workers, _listener(host, port, fd), isolation, token_file, drain, record, web)
         return
     app = _application(target, isolation, record)
     listener = _listener(host, port, fd)
@@ -99,9 +101,9 @@ def _serve_workers(
     workers: int,
     listener: socket.socket,
     isolation: str | None,
-    record: Path | None,
     token_file: Path | None,
     drain_s: float,
+    record: Path | None,
     web: bool,
 ) -> None:
     from envtorch.server.workers import serve_workers

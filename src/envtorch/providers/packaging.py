@@ -14,6 +14,11 @@ DISTRIBUTION = "envtorch"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest time a zip file can tell: files carry no other, or no build would be like the last."""
 
+LEFT_BY_TOOLS = frozenset(
+    {"__pycache__", ".git", ".venv", ".wheels", ".mypy_cache", ".pytest_cache", ".ruff_cache", "recordings"}
+)
+"""Directories that are in no wheel, no image and no Space."""
+
 
 def requirements() -> list[str]:
     """What EnvTorch needs, extras left out."""
@@ -53,8 +58,8 @@ def _digest(content: bytes) -> str:
 
 
 def files_below(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file, by its path from here, without what Python and git leave lying about."""
+    """Every file, by its path from here, without what tools leave lying about."""
     for path in sorted(directory.rglob("*")):
         parts = path.relative_to(directory).parts
-        if path.is_file() and not any(p == "__pycache__" or p in (".git", ".venv") for p in parts):
+        if path.is_file() and LEFT_BY_TOOLS.isdisjoint(parts):
             yield "/".join(parts), path.read_bytes()

@@ -46,8 +46,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether others than this machine can reach the server."""
     worker: int = 0
     isolation: str | None = None
-    record: str | None = None
     preludes: list[str] = []
+    record: str | None = None
     token_file: str | None = None
     options: dict[str, Any] = {}
     """uvicorn's own."""

@@ -68,18 +68,18 @@ def application(target: str) -> Any:
 
 def _load(plan: Plan) -> Any:
     app = load_object(plan.loader)(plan.target)
-    if plan.isolation is None and plan.record is None:
-        return app
+    if plan.isolation is not None:
+        _require_server(app, plan, "isolated").isolate(plan.isolation, preludes=plan.preludes)
+    if plan.record is not None:
+        _require_server(app, plan, "recorded").record(plan.record)
+    return app
+
+
+def _require_server(app: Any, plan: Plan, what: str) -> HTTPEnvServer:
     server = env_server(app)
     if server is None:
-        raise ConfigurationError(
-            f"{plan.target} is no application of ours, so its sessions cannot be isolated or recorded"
-        )
-    if plan.isolation is not None:
-        server.isolate(plan.isolation, preludes=plan.preludes)
-    if plan.record is not None:
-        server.record(plan.record)
-    return app
+        raise ConfigurationError(f"{plan.target} is no application of ours, so its sessions cannot be {what}")
+    return server
 
 
 def env_server(app: Any) -> HTTPEnvServer | None:

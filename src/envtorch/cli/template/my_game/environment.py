@@ -1,4 +1,4 @@
-"""The environment itself: `reset` begins an episode, `step` takes an action, `state` tells where it stands."""
+"""The environment itself: `reset` begins an episode, `step` takes an action, `state` tells how it stands."""
 
 import random
 from uuid import uuid4

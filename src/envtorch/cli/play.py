@@ -1,0 +1,81 @@
+"""`envtorch play`: an environment in the terminal, or a recording of one."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envtorch.cli.serving import TARGET_OR_URL_HELP, is_url, served
+from envtorch.errors import ConfigurationError, ConnectFailed, MissingExtra
+from envtorch.settings import Settings
+
+__all__ = ["play"]
+
+
+def play(
+    target: Annotated[str, typer.Argument(help=f"{TARGET_OR_URL_HELP} Or a recording, a .jsonl file.")],
+    seed: Annotated[int | None, typer.Option(help="The seed of the first episode.")] = None,
+    options: Annotated[
+        str | None, typer.Option("--reset", help="Options of every reset, as JSON: '{\"level\": 2}'.")
+    ] = None,
+    episode: Annotated[int | None, typer.Option(help="Of a recording: which episode to begin with.")] = None,
+) -> None:
+    """Play by hand in the terminal: fill in actions, see what comes, fork and go back."""
+    _require_textual()
+    if target.endswith(".jsonl") or (Path(target).is_dir() and any(Path(target).glob("*.jsonl"))):
+        _open_recording(Path(target), episode)
+        return
+    given = _options_in(options)
+    with served(target) as url:
+        from envtorch.cli.playing.app import PlayApp
+        from envtorch.cli.playing.branches import Game
+
+        token = Settings.from_environ().token
+        schema = _schema_at(url, token)
+        game = Game(url, token=token, options=given)
+        PlayApp(game, name=target, schema=schema, seed=seed).run()
+
+
+def _open_recording(path: Path, episode: int | None) -> None:
+    from envtorch.cli.playing.recorded import RecordingApp
+    from envtorch.recording import Recording, find_recordings
+
+    recording = Recording.open(find_recordings(path)[-1])
+    if episode is not None:
+        recording.episode(episode)  # it is told now if there is none
+    RecordingApp(recording, episode=episode).run()
+
+
+def _require_textual() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("textual") is None:
+        raise MissingExtra("play needs: pip install 'envtorch[play]'")
+
+
+def _options_in(text: str | None) -> dict[str, Any]:
+    try:
+        read = json.loads(text) if text else {}
+    except ValueError as error:
+        raise ConfigurationError(f"--reset is no JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise ConfigurationError("--reset is a JSON object: the keywords of reset")
+    return read
+
+
+def _schema_at(url: str, token: str | None) -> dict[str, Any]:
+    import httpx
+
+    address = url.replace("ws://", "http://").replace("wss://", "https://") if is_url(url) else url
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        response = httpx.get(address.rstrip("/") + "/schema", headers=headers, timeout=30)
+    except httpx.TransportError as error:
+        raise ConnectFailed(f"there is no server at {url}: {error}") from error
+    if response.status_code != 200:
+        raise ConfigurationError(
+            f"{url}/schema answers {response.status_code}: is it an environment's server?"
+        )
+    schema: dict[str, Any] = response.json()["action"]
+    return schema

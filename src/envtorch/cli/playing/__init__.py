@@ -1,0 +1,1 @@
+"""`envtorch play`: an environment in the terminal."""
