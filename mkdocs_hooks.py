@@ -37,4 +37,4 @@ def environments() -> str:
 
 def outside_fences(text: str) -> str:
     """The text with the number signs of its code blocks hidden from whoever looks for headings."""
-    return re.sub(r"```.*?```", lambda block: block[0].replace("#", "\x00"), text, flags=re.DOTALL)
+    return re.sub(r"(`{3,}).*?\1", lambda block: block[0].replace("#", "\x00"), text, flags=re.DOTALL)

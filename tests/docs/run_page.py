@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 USUAL = "http://127.0.0.1:8000"
-FENCE = re.compile(r"(?:<!-- (?P<note>[^>]*) -->\n)?^```(?P<info>[^\n`]+)\n(?P<body>.*?)^```", re.M | re.S)
+FENCE = re.compile(
+    r"(?:<!-- (?P<note>[^>]*) -->\n)?^(?P<ticks>`{3,})(?P<info>[^\n`]+)\n(?P<body>.*?)^(?P=ticks)$",
+    re.M | re.S,
+)
 LISTENING = re.compile(r"http://[0-9.:]+")
 
 

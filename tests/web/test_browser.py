@@ -1,5 +1,7 @@
 """The page as a person sees it: a real server, a real browser."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -311,3 +313,29 @@ def test_a_person_shows_the_token_once(page_is_on: None, arrive: Arrive) -> None
         visitor.press("Reset")
         visitor.steps_taken(0)
         assert visitor.tab.evaluate("fetch('/reset', {method: 'POST'}).then(answer => answer.status)") == 401
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_command_line_serves_the_page(arrive: Arrive, workers: int) -> None:
+    command = [sys.executable, "-m", "envtorch.cli", "serve", "echo_env", "--web", "--port", "0"]
+    server = subprocess.Popen([*command, "--workers", str(workers)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        told = next(line for line in server.stderr if "http://" in line)
+        assert "the page at /web" in told
+        with arrive() as visitor:
+            visitor.open(next(word for word in told.split() if word.startswith("http://")))
+            visitor.press("Reset")
+            visitor.steps_taken(0)
+            visitor.tab.locator(".et-field-message textarea").fill("Hello from a browser")
+            visitor.press("Step")
+            visitor.steps_taken(1)
+            visitor.press("Fork")
+            visitor.sees("#et-branches label", "fork 1 of main")
+            visitor.go_to("About")
+            visitor.sees("h1", "Echo")
+    finally:
+        server.terminate()
+        assert server.wait(timeout=30) == 0
+        assert server.stderr is not None
+        server.stderr.close()

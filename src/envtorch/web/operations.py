@@ -63,7 +63,7 @@ class Operations:
         meter = self._sessions.meter
         cumulative, _ = meter.step_latency()
         buckets = tuple((float("inf") if bound == "+Inf" else float(bound), n) for bound, n in cumulative)
-        self._samples.append(Sample(now, meter.calls["step"], sum(meter.errors.values()), buckets))
+        self._samples.append(Sample(now, meter.steps, sum(meter.errors.values()), buckets))
 
     def rates(self) -> list[float]:
         """Steps per second between each two samples."""
@@ -83,7 +83,7 @@ class Operations:
             ("steps / s", f"{rates[-1]:.1f}" if rates else "–"),
             ("step p50", _milliseconds(middle)),
             ("step p99", _milliseconds(late)),
-            ("steps", f"{meter.calls['step']}"),
+            ("steps", f"{meter.steps}"),
             ("errors", f"{sum(meter.errors.values())}"),
         ]
         return "".join(

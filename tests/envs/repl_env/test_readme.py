@@ -26,7 +26,9 @@ def test_every_block_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("the whale and the sea and the ship")
     # A block may hold fences in a string, so it ends where a fence is followed by an empty line.
-    blocks = re.findall(r"^```python\n(.*?)^```$(?=\n\n)", README.read_text(), flags=re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^`{3,4}python\n(.*?)^`{3,4}$(?=\n\n)", README.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
     assert len(blocks) == 3
     with stub_server(behave) as stub:
         names: dict[str, Any] = {"__name__": "readme"}

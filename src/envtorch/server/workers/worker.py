@@ -23,6 +23,7 @@ from envtorch.server.workers.notes import Line, Plan, Ready, Unfit, receive_plan
 from envtorch.server.workers.page import Page
 from envtorch.server.workers.relay import Relay
 from envtorch.server.workers.shared_slots import SharedSlots
+from envtorch.settings import Settings
 
 __all__ = ["WorkerServer", "application", "main"]
 
@@ -120,7 +121,8 @@ def assemble(app: Any, plan: Plan, hands: Hands) -> "WorkerServer":
             "this server is open to everybody who can reach it: set ENVTORCH_TOKEN or --token-file"
         )
     if plan.token_file is not None:
-        app = Gate(app, keys=Keys(file=Path(plan.token_file)))
+        has_page = Settings.from_environ().web_interface
+        app = Gate(app, keys=Keys(file=Path(plan.token_file)), has_page=has_page)
     slots = SharedSlots(plan.worker, server.sessions.capacity if server else 0, hands.page)
     if server is not None:
         neighbours = WorkerNeighbours(plan, hands.page, slots, server.sessions)
