@@ -55,9 +55,8 @@ class Visitor:
         self.tab.get_by_role("button", name=name, exact=True).first.click()
 
     def go_to(self, tab: str) -> None:
-        """Open a tab of the page; on a phone it may be behind the menu."""
-        button = self.tab.get_by_role("tab", name=tab, exact=True).first
-        button.click()
+        """Open a tab of the page."""
+        self.tab.get_by_role("tab", name=tab, exact=True).first.click()
 
     def unfold(self, title: str) -> None:
         self.tab.get_by_role("button", name=title).first.click()

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -339,3 +340,49 @@ def test_the_command_line_serves_the_page(arrive: Arrive, workers: int) -> None:
         assert server.wait(timeout=30) == 0
         assert server.stderr is not None
         server.stderr.close()
+
+
+def test_a_recording_is_opened_and_stepped_through(page_is_on: None, arrive: Arrive, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENVTORCH_TOKEN", "a-long-enough-token")
+        app = create_app(Walker, env_name="walk_env", max_concurrent_envs=4, record=tmp_path)
+    with running(app) as server, arrive() as visitor:
+        with EnvClient(server.url, token="a-long-enough-token") as env:
+            for seed in (1, 2):
+                env.reset(seed=seed)
+                for _ in range(4):
+                    env.step({"direction": "right"})
+        visitor.tab.goto(f"{server.url}/")
+        visitor.tab.get_by_label("Token").fill("a-long-enough-token")
+        visitor.press("Enter")
+        visitor.go_to("Recording")
+        (path,) = tmp_path.glob("*.jsonl")
+        eventually(lambda: path.read_text().count('"kind":"step"') == 8, "the recording is on disk")
+        visitor.tab.locator("#et-listed input").click()
+        visitor.tab.get_by_role("option", name=path.name).click()
+        visitor.sees("#et-recorded .et-pill", "step 0")
+        for step in range(1, 5):
+            visitor.press("On ▶")
+            visitor.sees("#et-recorded .et-pill", f"step {step}")
+        visitor.sees("#et-recorded", "The episode is over")
+        visitor.press("◀ Back")
+        visitor.sees("#et-recorded .et-pill", "step 3")
+        visitor.tab.locator("#et-episode input").click()
+        visitor.tab.get_by_role("option", name="seed 2").click()
+        visitor.sees("#et-recorded .et-pill", "step 0")
+        visitor.press("On ▶")
+        visitor.sees("#et-recorded .et-pill", "step 1")
+        visitor.photograph("recording")
+
+
+def test_a_file_that_is_no_recording_is_refused_in_a_sentence(
+    walk: Running, arrive: Arrive, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes.jsonl"
+    file.write_text('{"hello": "world"}\n')
+    with arrive() as visitor:
+        visitor.open(walk.url)
+        visitor.go_to("Recording")
+        assert visitor.tab.locator("#et-listed").is_visible() is False
+        visitor.tab.locator("input[type=file]").first.set_input_files(file)
+        visitor.sees("[role=alert]", "This cannot be opened")

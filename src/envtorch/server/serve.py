@@ -105,6 +105,8 @@ def serve(
     find_dead_peers(listener)
     server = getattr(getattr(app, "state", None), "env_server", None)
     is_locked = token_file is not None or bool(getattr(server, "is_locked", False))
+    if server is not None:
+        server.is_locked = is_locked
     if not is_locked and not is_loopback(listener):
         logger.warning(
             "this server is open to everybody who can reach it: set ENVTORCH_TOKEN or --token-file"

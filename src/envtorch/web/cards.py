@@ -80,12 +80,12 @@ def _cut(text: str) -> str:
     return text if left <= 0 else f"{text[:_LONGEST]}\n… and {left} more characters"
 
 
-def error_card(error: EnvTorchError) -> str:
+def error_card(error: EnvTorchError, title: str | None = None) -> str:
     """A failure, told to a person: what happened, where, and what to do next."""
     if isinstance(error, InvalidAction):
-        title, told = "This does not fit", _complaints(error)
+        title, told = title or "This does not fit", _complaints(error)
     else:
-        title = (error.code or type(error).__name__).replace("_", " ").capitalize()
+        title = title or (error.code or type(error).__name__).replace("_", " ").capitalize()
         told = f"<p>{escape(error.message)}</p>"
     hint = _NEXT.get(error.code or "")
     after = f'<p class="et-quiet">{escape(hint)}</p>' if hint else ""

@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from envtorch.env import Environment
 from envtorch.errors import EnvironmentFailed, Unsupported
 from envtorch.protocol.host import EnvironmentHost
+from envtorch.recording.host import RecordedHost
 from envtorch.types import EnvironmentMetadata
 from envtorch.web.episodes import Entry
 from envtorch.web.quick_start import quick_start
@@ -227,6 +228,7 @@ def _on_loop() -> bool:
 
 def _environment(branch: Branch) -> Environment[Any, Any, Any]:
     host = branch.session.host
+    host = host.host if isinstance(host, RecordedHost) else host
     if not isinstance(host, EnvironmentHost):
         raise Unsupported(
             "the environment lives in a process of its own; only its calls can be made from here"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -17,6 +18,7 @@ from envtorch.web.compare import CompareTab
 from envtorch.web.manager import WebManager
 from envtorch.web.operations import Operations
 from envtorch.web.play import PlayTab
+from envtorch.web.recordings import RecordingTab
 from envtorch.web.routes import WebRoutes
 from envtorch.web.subject import Subject, readme_body
 from envtorch.web.theme import CSS_FILE, HEAD, QUIET, THEME
@@ -41,8 +43,10 @@ class PageOptions:
     title_override: str | None = None
 
 
-def build_page(subject: Subject, visits: Visits, *, title: str) -> gr.Blocks:
-    """The page that every environment has."""
+def build_page(
+    subject: Subject, visits: Visits, *, title: str, recordings: Callable[[], Path | None] = lambda: None
+) -> gr.Blocks:
+    """The page that every environment has. `recordings` says where those are that may be listed."""
     operations = Operations(subject.sessions)
     blocks = gr.Blocks(title=title, analytics_enabled=False)
     with blocks:
@@ -54,12 +58,15 @@ def build_page(subject: Subject, visits: Visits, *, title: str) -> gr.Blocks:
                     gr.Markdown(_CLOSED)
             with gr.Tab("Compare", id="compare") as comparing:
                 compare = CompareTab(visits)
+            with gr.Tab("Recording", id="recording") as recorded:
+                recording = RecordingTab(subject, recordings)
             with gr.Tab("Operations", id="operations") as operating:
                 _operations_tab(operations, operating)
             with gr.Tab("About", id="about"):
                 readme = subject.metadata.readme_content
                 gr.Markdown(readme_body(readme) if readme else "This environment has no README.")
         compare.on_select(comparing)
+        recording.on_select(recorded)
         if play is not None:
             play.on_load(blocks)
     return blocks
@@ -99,13 +106,18 @@ def mount(
     app: FastAPI, server: Any, mode: ServerMode, options: PageOptions, *, title: str | None = None
 ) -> None:
     """Put the page of `server` at `/web` of `app`, with OpenEnv's routes beside it."""
-    subject = Subject(server.sessions, server.codec, mode)
-    visits = Visits(server.sessions, mode)
-    manager = WebManager(subject, visits)
+    manager = WebManager(Subject(server.sessions, server.codec, mode), Visits(server.sessions, mode))
     WebRoutes(manager).register(app)
 
+    def recordings() -> Path | None:
+        """They hold everybody's episodes: they are shown to those who have shown a token."""
+        recorder = server.sessions.recorder
+        return recorder.directory if recorder is not None and server.is_locked else None
+
     def build() -> None:
-        blocks = _arranged(subject, visits, manager, options, options.title_override or title or subject.name)
+        blocks = _arranged(
+            manager, options, options.title_override or title or manager.metadata.name, recordings
+        )
         blocks.queue(default_concurrency_limit=None)
         looks: dict[str, Any] = {"theme": THEME, "css_paths": CSS_FILE, "head": HEAD, "footer_links": []}
         gr.mount_gradio_app(app, blocks, path=PATH, ssr_mode=False, show_error=True, **looks)
@@ -123,41 +135,46 @@ def _with_a_loop(build: Callable[[], None]) -> None:
         thread.submit(asyncio.run, built()).result()
 
 
-def _arranged(
-    subject: Subject, visits: Visits, manager: WebManager, options: PageOptions, title: str
-) -> gr.Blocks:
+Recordings = Callable[[], Path | None]
+
+
+def _arranged(manager: WebManager, options: PageOptions, title: str, recordings: Recordings) -> gr.Blocks:
     """The whole page. Whoever closes its tab ends their sessions."""
-    blocks = _chosen(subject, visits, manager, options, title)
+    blocks = _chosen(manager, options, title, recordings)
 
     async def leave(request: gr.Request) -> None:
-        await visits.leave(request.session_hash)
+        await manager.visits.leave(request.session_hash)
 
     with blocks:
         blocks.unload(leave)
     return blocks
 
 
-def _chosen(
-    subject: Subject, visits: Visits, manager: WebManager, options: PageOptions, title: str
-) -> gr.Blocks:
+def _chosen(manager: WebManager, options: PageOptions, title: str, recordings: Recordings) -> gr.Blocks:
     """The page alone, the author's page alone, or both as tabs."""
-    page = build_page(subject, visits, title=title)
-    if options.gradio_builder is None:
+    own = None if options.gradio_builder is None else _own_page(manager, options.gradio_builder, title)
+    if own is not None and not options.show_default_tab:
+        own.title = title
+        return own
+    page = build_page(manager.subject, manager.visits, title=title, recordings=recordings)
+    if own is None:
         return page
-    own = options.gradio_builder(
+    tabs = [(page, "Playground"), (own, options.custom_tab_name)]
+    if options.custom_tab_primary:
+        tabs.reverse()
+    return gr.TabbedInterface([tab for tab, _ in tabs], tab_names=[name for _, name in tabs], title=title)
+
+
+def _own_page(manager: WebManager, build: Callable[..., Any], title: str) -> gr.Blocks:
+    """The author's page, which is given what OpenEnv would give it."""
+    own = build(
         manager,
         manager.action_fields,
-        subject.metadata,
+        manager.metadata,
         manager.is_chat_env,
         title,
         manager.quick_start_markdown,
     )
     if not isinstance(own, gr.Blocks):
         raise ConfigurationError(f"gradio_builder must return a gr.Blocks, and returned {type(own).__name__}")
-    if not options.show_default_tab:
-        own.title = title
-        return own
-    tabs = [(page, "Playground"), (own, options.custom_tab_name)]
-    if options.custom_tab_primary:
-        tabs.reverse()
-    return gr.TabbedInterface([tab for tab, _ in tabs], tab_names=[name for _, name in tabs], title=title)
+    return own
