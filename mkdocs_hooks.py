@@ -4,16 +4,22 @@ import re
 from pathlib import Path
 from typing import Any
 
+import typer
+
+import envtorch.cli
+
 ROOT = Path(__file__).parent
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Complete the two pages that are made of others."""
+    """Complete the pages that are made of other things."""
     match page.file.src_uri:
         case "design/index.md":
             return markdown + decisions()
         case "environments.md":
             return markdown + environments()
+        case "reference/commands.md":
+            return markdown + commands()
     return markdown
 
 
@@ -33,6 +39,31 @@ def environments() -> str:
         text = re.sub(r"^#", "##", outside_fences(path.read_text()), flags=re.MULTILINE)
         parts.append(text.replace("\x00", "#").replace("../../../../docs/", ""))
     return "\n\n".join(parts)
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as the command line itself knows them."""
+    group: Any = typer.main.get_command(envtorch.cli.main)
+    return "\n".join(_command(name, command) for name, command in sorted(_flat(group)))
+
+
+def _flat(group: Any, path: str = "envtorch") -> list[tuple[str, Any]]:
+    found = []
+    for name, command in group.commands.items():
+        inner = f"{path} {name}"
+        found += _flat(command, inner) if hasattr(command, "commands") else [(inner, command)]
+    return found
+
+
+def _command(name: str, command: Any) -> str:
+    rows = ["| | |", "|---|---|"]
+    for parameter in command.params:
+        told = getattr(parameter, "help", None) or ""
+        shown = ", ".join(parameter.opts) if parameter.param_type_name == "option" else parameter.name.upper()
+        if parameter.name != "help":
+            rows.append(f"| `{shown}` | {' '.join(told.split()).replace('|', chr(92) + '|')} |")
+    table = "\n".join(rows) if len(rows) > 2 else ""
+    return f"\n## {name}\n\n{command.help or ''}\n\n{table}\n"
 
 
 def outside_fences(text: str) -> str:
