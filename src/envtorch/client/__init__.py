@@ -4,13 +4,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from envtorch.client.aio import AsyncEnvClient
 from envtorch.client.sync import EnvClient, GenericEnvClient
-from envtorch.client.vector import VectorEnv
 
 if TYPE_CHECKING:
+    from envtorch.client.aio import AsyncEnvClient
     from envtorch.client.http import HTTPEnvClient
     from envtorch.client.tools import AsyncMCPToolClient, MCPToolClient
+    from envtorch.client.vector import VectorEnv
 
 __all__ = [
     "AsyncEnvClient",
@@ -22,8 +22,14 @@ __all__ = [
     "VectorEnv",
 ]
 
-_LATER = {"HTTPEnvClient": "http", "AsyncMCPToolClient": "tools", "MCPToolClient": "tools"}
-"""What few need, and what costs more to import: an HTTP library, the classes of tools."""
+_LATER = {
+    "AsyncEnvClient": "aio",
+    "AsyncMCPToolClient": "tools",
+    "HTTPEnvClient": "http",
+    "MCPToolClient": "tools",
+    "VectorEnv": "vector",
+}
+"""What not everybody needs, and what takes long to import: an event loop, an HTTP library, tools."""
 
 
 def __getattr__(name: str) -> Any:

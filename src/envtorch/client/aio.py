@@ -20,7 +20,7 @@ from envtorch.types import ActT, ObsT, StateT, StepResult
 if TYPE_CHECKING:
     from envtorch.client.sync import EnvClient
 
-__all__ = ["AsyncEnvClient", "AsyncTwin"]
+__all__ = ["AsyncEnvClient", "AsyncFactory"]
 
 T = TypeVar("T")
 
@@ -121,15 +121,6 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {type(self._hooks).__name__} {self._options.base_url}>"
-
-
-class AsyncTwin:
-    """`MyEnv.aio`: makes async clients that speak with `MyEnv`'s classes and hooks."""
-
-    def __get__(
-        self, instance: object, owner: "type[EnvClient[ActT, ObsT, StateT]]"
-    ) -> "AsyncFactory[ActT, ObsT, StateT]":
-        return AsyncFactory(owner)
 
 
 class AsyncFactory(Generic[ActT, ObsT, StateT]):

@@ -2,19 +2,21 @@
 
 import copy
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
-from envtorch.client.aio import AsyncTwin
 from envtorch.client.hooks import Hooks
 from envtorch.client.launch import Launch, Starter, plan, plan_hub
 from envtorch.client.links import Link, LocalLink, make_host
 from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.client.resuming import open_link
-from envtorch.client.vector import Autoreset, VectorEnv
+from envtorch.client.twin import AsyncTwin
 from envtorch.env import EnvironmentSource
 from envtorch.protocol.client import Asking, ask_reset, ask_state, ask_step, require_count
 from envtorch.protocol.flow import drive
 from envtorch.types import ActT, ObsT, StateT, StepResult
+
+if TYPE_CHECKING:
+    from envtorch.client.vector import Autoreset, VectorEnv
 
 __all__ = ["EnvClient", "GenericEnvClient"]
 
@@ -58,9 +60,16 @@ class EnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
 
     @classmethod
     def vector(
-        cls, base_url: str, count: int, *, autoreset: Autoreset = "disabled", **options: Unpack[GivenOptions]
-    ) -> VectorEnv[ActT, ObsT, StateT]:
+        cls,
+        base_url: str,
+        count: int,
+        *,
+        autoreset: "Autoreset" = "disabled",
+        **options: Unpack[GivenOptions],
+    ) -> "VectorEnv[ActT, ObsT, StateT]":
         """That many sessions, stepped together over one socket; see `VectorEnv`."""
+        from envtorch.client.vector import VectorEnv
+
         return VectorEnv(cls(base_url, **options), base_url, count, autoreset=autoreset, **options)
 
     @classmethod
