@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
-from bench.proc import cpu_seconds
+from bench.proc import cpu_seconds, waited
 from bench.stats import percentile
 
 STEP = '{"type":"step","data":{"message":"hello"}}'
@@ -51,6 +51,8 @@ class Outcome:
     p50_s: float
     p99_s: float
     opening_s: float
+    load_waited_s: float
+    """How long the load generator had to wait for its core: next to nothing on a quiet machine."""
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -188,12 +190,13 @@ class Run:
             p50_s=percentile(latencies, 0.5) if latencies else 0.0,
             p99_s=percentile(latencies, 0.99) if latencies else 0.0,
             opening_s=opening_s,
+            load_waited_s=spans[4],
             errors=self.errors,
         )
 
-    def _clocks(self) -> tuple[float, float, float, int]:
+    def _clocks(self) -> tuple[float, float, float, int, float]:
         cpu = cpu_seconds(self.load.server_pid, family=self.load.family)
-        return time.perf_counter(), cpu, time.process_time(), len(self.latencies)
+        return time.perf_counter(), cpu, time.process_time(), len(self.latencies), waited()
 
     async def _recount(self, players: list[Player]) -> None:
         """The server must have taken exactly the steps that it answered."""

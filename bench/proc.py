@@ -91,6 +91,16 @@ def memory_mb(pid: int, *, family: bool = False) -> float:
     return total / 1024
 
 
+def waited_seconds(schedstat: str) -> float:
+    """How long a thread was ready to run and had to wait for a core, from `/proc/PID/schedstat`."""
+    return int(schedstat.split()[1]) / 1e9
+
+
+def waited() -> float:
+    """How long this process had to wait for a core so far, in seconds: what company costs it."""
+    return waited_seconds((PROC / "self/schedstat").read_text())
+
+
 def resident_mb(pid: int) -> float:
     """Resident memory (RSS), in MB."""
     return kilobytes((PROC / str(pid) / "status").read_text(), "VmRSS") / 1024

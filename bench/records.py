@@ -64,6 +64,13 @@ class Records:
     def summary(self, measure: str, contender: str, size: int, value: str) -> Summary:
         return Summary.of(list(self.rounds(measure, contender, size, value).values()))
 
+    def waited(self, measure: str, contenders: Iterable[str], size: int) -> float:
+        """The share of time that the callers of these had to wait for a core, in the worst round."""
+        return max(
+            (r.values.get("waited", 0.0) for key in contenders for r in self.of(measure, key, size)),
+            default=0.0,
+        )
+
     def ratio(self, measure: str, one: str, other: str, size: int, value: str) -> Summary:
         """`one` over `other`, over the rounds that both have."""
         mine, theirs = (self.rounds(measure, key, size, value) for key in (one, other))

@@ -15,7 +15,7 @@ from typing import Any
 from bench import plots
 from bench.contenders import BY_KEY
 from bench.measure import Effort, Measure
-from bench.promises import promises_table
+from bench.promises import TOO_BUSY, promises_table
 from bench.records import Record, Records, errors_of
 from bench.registry import MEASURES
 from bench.tables import measure_table
@@ -43,6 +43,12 @@ def section(records: Records, measure: Measure) -> str:
         for remark in record.remarks
     ]
     errors = [f"* {error}" for error in errors_of(mine)]
+    waited = max((record.values.get("waited", 0.0) for record in mine), default=0.0)
+    if waited > TOO_BUSY:
+        parts.append(
+            f"**Not a quiet machine:** a caller waited for its core {waited:.0%} of the time. Here "
+            "only CPU times and memory tell much.\n"
+        )
     return "\n".join([*parts, *remarks, *errors])
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from bench.proc import waited
 from bench.stats import percentile
 
 WARM_UP = 50
@@ -22,7 +23,7 @@ def repeat(call: Callable[[], object], seconds: float, *, warm_up: int = WARM_UP
     for _ in range(warm_up):
         call()
     times: list[float] = []
-    cpu, until = time.process_time(), time.perf_counter() + seconds
+    cpu, waiting, until = time.process_time(), waited(), time.perf_counter() + seconds
     before = time.perf_counter()
     while before < until:
         call()
@@ -33,6 +34,7 @@ def repeat(call: Callable[[], object], seconds: float, *, warm_up: int = WARM_UP
         "calls": len(times),
         "p50_us": percentile(times, 0.5) * 1e6,
         "p99_us": percentile(times, 0.99) * 1e6,
+        "waited": (waited() - waiting) / seconds,
         "client_cpu_us": (time.process_time() - cpu) / len(times) * 1e6,
     }
 

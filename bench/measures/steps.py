@@ -86,5 +86,6 @@ def values_of(outcome: Outcome) -> dict[str, float]:
         "cpu_us": outcome.cpu_us_per_step,
         "p50_ms": outcome.p50_s * 1e3,
         "p99_ms": outcome.p99_s * 1e3,
+        "waited": outcome.load_waited_s / outcome.seconds,
         "load_busy": outcome.load_cpu_s / outcome.seconds,
     }

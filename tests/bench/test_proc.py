@@ -30,6 +30,11 @@ def test_shares_of_machine_time() -> None:
     assert stolen == pytest.approx(10 / 150)
 
 
+def test_time_spent_waiting_for_a_core_is_the_second_figure() -> None:
+    assert proc.waited_seconds("8000000000 1500000000 42\n") == 1.5
+    assert proc.waited() >= 0
+
+
 def test_this_process_is_seen() -> None:
     me = os.getpid()
     assert me in proc.descendants(os.getppid())

@@ -30,6 +30,12 @@ def test_a_promise_that_was_not_measured_or_failed_is_not_kept() -> None:
     assert FASTER.found(broken) == ("", "a step was lost")
 
 
+def test_times_by_the_clock_are_not_judged_on_a_busy_machine() -> None:
+    busy = [Record(r.measure, r.contender, 64, 0, {**r.values, "waited": 0.4}) for r in steps(900, 10).all]
+    assert FASTER.found(Records(busy)) == ("9.0x", "the machine was too busy to tell")
+    assert CHEAPER.found(Records(busy)) == ("1/16.0", "kept")
+
+
 def test_successes_are_counted_in_the_worst_round() -> None:
     promise = Successes("sessions", "async", 16384, 99.9)
     records = Records(
