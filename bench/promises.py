@@ -50,7 +50,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Successes:
-    """So many per cent of so many sessions at once are served."""
+    """So many per cent of so many sessions are served while all of them are open at once."""
 
     what: str
     contender: str
@@ -62,7 +62,7 @@ class Successes:
 
     def found(self, records: Records) -> tuple[str, str]:
         try:
-            share = records.summary("scaling", self.contender, self.size, "success").low
+            share = records.summary("together", self.contender, self.size, "success").low
         except Failed as why:
             return "", str(why)
         return f"{share:.2f} %", "kept" if share >= self.at_least else "not kept"

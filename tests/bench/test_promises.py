@@ -39,7 +39,7 @@ def test_times_by_the_clock_are_not_judged_on_a_busy_machine() -> None:
 def test_successes_are_counted_in_the_worst_round() -> None:
     promise = Successes("sessions", "async", 16384, 99.9)
     records = Records(
-        [Record("scaling", "async", 16384, n, {"success": s}) for n, s in enumerate((100, 99.5))]
+        [Record("together", "async", 16384, n, {"success": s}) for n, s in enumerate((100, 99.5))]
     )
     assert promise.found(records) == ("99.50 %", "not kept")
 
