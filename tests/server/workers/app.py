@@ -6,6 +6,8 @@ import os
 import time
 from typing import Any
 
+from starlette.websockets import WebSocket
+
 from envtorch import Action, ConcurrencyConfig, EnvClient, Environment, Observation, State
 from envtorch.env import load_object
 from envtorch.server import create_app
@@ -101,8 +103,16 @@ def load(target: str) -> Any:
     app = create_app(environment, concurrency_config=config, **options)
     app.get("/process")(process)
     app.post("/web/process")(process)
+    app.websocket("/ws/ui")(watch)
     return app
 
 
 async def process() -> int:
     return os.getpid()
+
+
+async def watch(websocket: WebSocket) -> None:
+    await websocket.accept()
+    while await websocket.receive_text() == "more":
+        await websocket.send_text(str(os.getpid()))
+    await websocket.close()

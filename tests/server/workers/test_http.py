@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.server.workers.support import WorkersServer, workers_server
 
@@ -104,6 +104,14 @@ def test_the_web_page_has_one_worker(two: WorkersServer) -> None:
     with two.http(HERE) as here, two.http(THERE) as there:
         assert here.post("/web/process").text == there.post("/web/process").text
         assert here.get("/process").text != there.get("/process").text
+        for worker in (HERE, THERE):
+            with two.raw(worker, "/ws/ui") as socket:
+                for _ in range(2):
+                    socket.send("more")
+                    assert socket.recv(20) == here.get("/process").text
+                socket.send("enough")
+                with pytest.raises(ConnectionClosed):
+                    socket.recv(20)
 
 
 class TestMcp:
@@ -191,8 +199,9 @@ class TestLocks:
         with locked.http(HERE) as http:
             assert http.get("/state", headers=pretence).status_code == 401
             assert http.post("/.envtorch/rpc", json={}, headers=pretence).status_code == 401
-        with pytest.raises(InvalidStatus), locked.raw(HERE, "/.envtorch/ws", additional_headers=pretence):
-            pass
+        for worker, path in ((HERE, "/.envtorch/ws"), (THERE, "/ws/ui"), (HERE, "/ws/ui")):
+            with pytest.raises(InvalidStatus), locked.raw(worker, path, additional_headers=pretence):
+                pass
 
     def test_a_far_session_is_attached_past_the_gate_of_its_own_worker(self, locked: WorkersServer) -> None:
         right = {"Authorization": "Bearer the-right-one"}

@@ -80,6 +80,23 @@ class TestOneSocketManyWorkers:
             wire.close(0)
             wire.close(1)
 
+    def test_steps_of_many_sessions_taken_together(self, two: WorkersServer) -> None:
+        with two.wire(HERE) as before:
+            far = before.open()["token"]
+            before.socket.socket.shutdown(2)
+        with two.wire(THERE) as wire:
+            wire.open(ch=0)
+            wire.ask(type="attach", id=1, ch=1, data={"token": far})
+            for id in (2, 3):
+                wire.say({"type": "steps", "id": id, "data": {"ch": [0, 1], "actions": [{}, {}]}})
+                heard: list[dict[str, Any]] = []
+                while len(heard) < 2:
+                    heard += wire.hear()
+                totals = {one.get("ch", 0): one["data"]["observation"]["total"] for one in heard}
+                assert totals == {0: id - 1, 1: id - 1}
+            wire.close(0)
+            wire.close(1)
+
     def test_a_far_step_that_waits_holds_up_nobody(self, two: WorkersServer) -> None:
         with two.wire(HERE) as before:
             far = before.open()["token"]

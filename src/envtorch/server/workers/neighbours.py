@@ -1,6 +1,6 @@
 """The other workers of a server, as one of them sees them: reached through their private sockets."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -75,14 +75,20 @@ class WorkerNeighbours:
         return Channels(format, self._sessions, dial, self.gone, send, lost)
 
     async def _dial(
-        self, worker: int, target: str, subprotocols: Sequence[Subprotocol] | None = None
+        self,
+        worker: int,
+        target: str,
+        subprotocols: Sequence[Subprotocol] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> ClientConnection:
+        """A socket to another worker: as a worker, or with the headers of whoever it is for."""
+        shown = dict(headers) if headers is not None else {SECRET_HEADER: self.secret}
         try:
             return await unix_connect(
                 address_of(self._directory, worker),
-                uri=f"ws://worker{target}",
+                uri=f"ws://{shown.pop('host', 'worker')}{target}",
                 subprotocols=subprotocols,
-                additional_headers={SECRET_HEADER: self.secret},
+                additional_headers=shown,
                 compression=None,
                 max_size=None,
                 ping_interval=None,
@@ -97,6 +103,11 @@ class WorkerNeighbours:
         except (OSError, TimeoutError) as error:
             raise self.gone() from error
         await Tunnel(far, line, self._sessions).serve()
+
+    async def first(self, path: str, headers: Mapping[str, str], line: Callable[[], Awaitable[Line]]) -> None:
+        """Let a socket converse with the first worker, on its own path. Raises what `_dial` raises."""
+        far = await self._dial(0, path, headers=headers)
+        await Tunnel(far, await line(), self._sessions, is_answered=False).serve()
 
     # Requests.
 

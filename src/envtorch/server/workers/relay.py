@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 from envtorch.errors import EnvTorchError, SessionLost
 from envtorch.server.app import HTTPEnvServer
 from envtorch.server.http import SESSION_HEADER, error_response
+from envtorch.server.lines import accept
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.mcp_http import MCP_SESSION_HEADER
 from envtorch.server.websocket import SocketDoor
@@ -32,8 +33,10 @@ ONE_HOP = frozenset(
 """Headers about a connection, not about the request."""
 OWN = frozenset({b"date", b"server", b"transfer-encoding"})
 """Headers that this worker's own server adds to every response."""
-PINNED = "/web"
-"""The web page keeps its visitors in memory, so one worker has it."""
+PINNED = ("/web", "/ws/ui")
+"""The web page keeps its visitors in memory, so the first worker has it."""
+VISITOR = ("authorization", "cookie", "origin", "host")
+"""Headers by which the first worker knows who opens a socket there."""
 
 
 WITHOUT_A_SESSION = ("/reset", "/close")
@@ -61,6 +64,8 @@ class Relay:
         headers = Headers(scope=scope)
         if self._is_neighbour(headers):
             await self._internal(scope, receive, send)
+        elif scope["type"] == "websocket" and self._is_pinned_elsewhere(scope["path"]):
+            await self._open_elsewhere(WebSocket(scope, receive, send), headers)
         elif scope["type"] == "websocket":
             await self._app(scope, receive, send)
         elif scope["path"].endswith("/metrics"):
@@ -92,10 +97,25 @@ class Relay:
             return
         await self._app(scope, receive, send)
 
+    def _is_pinned_elsewhere(self, path: str) -> bool:
+        return self._neighbours.worker != 0 and any(
+            path == pinned or path.startswith(pinned + "/") for pinned in PINNED
+        )
+
+    async def _open_elsewhere(self, websocket: WebSocket, headers: Headers) -> None:
+        """A socket that belongs to the first worker; refused when that one refuses it."""
+        shown = {name: headers[name] for name in VISITOR if name in headers}
+        try:
+            url = websocket.url
+            target = f"{url.path}?{url.query}" if url.query else url.path
+            await self._neighbours.first(target, shown, lambda: accept(websocket))
+        except (EnvTorchError, OSError, TimeoutError):
+            await websocket.close(1008)
+
     async def _worker_for(self, path: str, headers: Headers) -> int | None:
         """The other worker that must answer; None when this one may."""
-        if path == PINNED or path.startswith(PINNED + "/"):
-            return 0 if self._neighbours.worker != 0 else None
+        if self._is_pinned_elsewhere(path):
+            return 0
         name = session_name(path, headers)
         if name is None:
             return None

@@ -1,4 +1,4 @@
-"""A socket of OpenEnv's wire here, its session with a neighbour: every frame there, every reply back."""
+"""A socket here, whom it talks to with a neighbour: every frame there, every reply back."""
 
 import asyncio
 from contextlib import suppress
@@ -18,11 +18,15 @@ UNSENT_LIMIT = 64
 class Tunnel:
     """The conversation that a neighbour has on a socket of this worker."""
 
-    def __init__(self, far: ClientConnection, line: Line, sessions: Sessions) -> None:
+    def __init__(
+        self, far: ClientConnection, line: Line, sessions: Sessions, *, is_answered: bool = True
+    ) -> None:
+        """`is_answered` where every frame has one reply, for which a server that shuts down waits."""
         self._far = far
         self._line = line
         self._sessions = sessions
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._is_answered = is_answered
         self._unanswered = 0
 
     async def serve(self) -> None:
@@ -40,8 +44,9 @@ class Tunnel:
 
     def take(self, frame: bytes) -> None:
         self._queue.put_nowait(frame)
-        self._unanswered += 1
-        self._sessions.busy(+1)  # every frame has one reply, and a server that shuts down waits for it
+        if self._is_answered:
+            self._unanswered += 1
+            self._sessions.busy(+1)
         if self._queue.qsize() >= UNSENT_LIMIT:
             self._line.pause()
 
