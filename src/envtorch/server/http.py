@@ -8,11 +8,10 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
-from typing import Annotated, Any, ParamSpec
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 from fastapi import APIRouter, Body
-from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,11 +20,13 @@ from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, Pro
 from envtorch.protocol.codec import Codec, Encoded
 from envtorch.protocol.messages import write_json
 from envtorch.protocol.wire import http_observation
-from envtorch.server.metrics import Metrics
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
 from envtorch.settings import ServerMode
 from envtorch.types import EnvironmentMetadata
+
+if TYPE_CHECKING:
+    from envtorch.server.exposition import Metrics
 
 __all__ = ["SESSION_HEADER", "HttpDoor", "answering_errors", "error_response"]
 
@@ -117,7 +118,6 @@ class HttpDoor:
     def __init__(self, sessions: Sessions, codec: Codec[Any, Any, Any]) -> None:
         self._sessions = sessions
         self._codec = codec
-        self._metrics = Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting)
 
     def register(self, router: APIRouter, mode: ServerMode) -> None:
         """Add the routes. In production mode the simulation's controls are not among them."""
@@ -262,7 +262,14 @@ class HttpDoor:
 
     async def metrics(self) -> Response:
         """Numbers for Prometheus."""
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self._metrics.text(), media_type=self._metrics.content_type)
+
+    @cached_property
+    def _metrics(self) -> "Metrics":
+        from envtorch.server.exposition import Metrics
+
+        sessions = self._sessions
+        return Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting)
 
     async def health(self) -> Response:
         """200 when an environment can be built, 503 and the reason when not."""
