@@ -3,16 +3,18 @@
 python -m tests.sandbox.container_checks
 """
 
+import asyncio
 import dataclasses
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from envtorch.errors import ConfigurationError
-from envtorch.sandbox import Outcome, Policy, Sandbox, core
+from envtorch.sandbox import AsyncSandbox, Outcome, Policy, Sandbox, core
 from envtorch.sandbox.zygotes import NOBODY
 
 OWNER = """
@@ -55,6 +57,27 @@ def _check_that_a_crowd_nobody_sees_takes_no_room(policy: Policy) -> None:
             process.wait()
 
 
+async def _check_that_files_are_removed_beside_the_event_loop(policy: Policy) -> str:
+    """An agent may leave so many that removing them takes seconds. Answers with where they were."""
+    threads: list[int] = []
+    remove = core.Core.clear_home
+
+    def spy(self: core.Core) -> None:
+        threads.append(threading.get_ident())
+        remove(self)
+
+    core.Core.clear_home = spy  # type: ignore[method-assign]
+    try:
+        async with AsyncSandbox(policy) as sandbox:
+            await sandbox.run("for i in range(100): open(str(i), 'w').close()")
+            home = (await sandbox.run("import os; os.path.dirname(os.getcwd())")).json()
+    finally:
+        core.Core.clear_home = remove  # type: ignore[method-assign]
+    assert threads
+    assert threading.get_ident() not in threads
+    return str(home)
+
+
 def _user() -> int:
     return os.geteuid() or NOBODY
 
@@ -80,6 +103,7 @@ def main() -> None:
         sandbox.run("if os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(1000)")
         home = sandbox.run("os.path.dirname(os.getcwd())").json()
     assert not os.path.exists(home)
+    assert not os.path.exists(asyncio.run(_check_that_files_are_removed_beside_the_event_loop(policy)))
     _check_that_a_crowd_nobody_sees_takes_no_room(policy)
     _check_that_nothing_is_left_of_a_killed_owner()
     print("ok")

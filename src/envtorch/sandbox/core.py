@@ -228,8 +228,13 @@ class Core:
         for channel in (self.control, self.far_control, self.data, self.far_data):
             channel.close()
 
+    def clear_home(self) -> None:
+        """Remove the folder of a sandbox without a private root. Takes its time: agents make many files."""
+        if self.home is not None:
+            shutil.rmtree(self.home, ignore_errors=True)
+
     def release(self) -> None:
-        """Give back everything, once the processes are gone."""
+        """Give back everything else, once the processes are gone."""
         self.closed = True
         for channel in (self.control, self.far_control, self.data, self.far_data):
             channel.close()
@@ -238,8 +243,6 @@ class Core:
         self.doors, self.seeds, self.watch = [], [], None
         if self.group is not None:
             self.group.remove()
-        if self.home is not None:
-            shutil.rmtree(self.home, ignore_errors=True)
 
 
 def _ids_by_namespace(process: int) -> list[int]:

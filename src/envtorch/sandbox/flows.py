@@ -229,4 +229,6 @@ def _end(core: Core) -> Flow[None]:
             yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
     if core.moves:
         yield Block(core.settle)
+    if core.home is not None:
+        yield Block(core.clear_home)
     core.release()

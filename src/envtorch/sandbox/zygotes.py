@@ -143,6 +143,8 @@ _estates: dict[int, Estate] = {}
 
 def estate() -> Estate:
     """What this process owns. A forked child of it starts with nothing."""
+    if (found := _estates.get(os.getpid())) is not None:
+        return found  # without the lock, which is held for as long as a zygote takes to start
     with _lock:
         if os.getpid() not in _estates:
             _estates[os.getpid()] = Estate()
