@@ -12,6 +12,7 @@ from envtorch.envs.repl_env.budgets import BudgetSpent, Purse
 from envtorch.envs.repl_env.language_models import FunctionModel, LanguageModel, ModelFailed, Request
 from envtorch.envs.repl_env.oracle import Oracle, Retries
 from envtorch.errors import ConfigurationError
+from envtorch.sandbox import report
 from envtorch.settings import REPLSettings
 from tests.support import eventually
 
@@ -249,6 +250,19 @@ def test_a_token_and_a_model_hold_for_one_episode(sandboxes: None) -> None:
         ("3", None, "served"),
         ("4", "Bearer second", "served"),
     ]
+
+
+def test_a_forked_session_asks_over_connections_of_its_own(sandboxes: None) -> None:
+    if report().grade != "host":
+        pytest.skip("a sandbox at container grade cannot be forked")
+    with stub_server(echo) as stub, REPLEnv.local(served(stub)) as env:
+        env.reset(hf_token="t")
+        env.execute("llm_query('1')")
+        (copy,) = env.fork()
+        assert copy.execute("llm_query('2')").observation.result.stdout == '"<2>"'
+        copy.close()
+        assert env.execute("llm_query('3')").observation.result.stdout == '"<3>"'
+    assert {heard.headers["authorization"] for heard in stub.heard} == {"Bearer t"}
 
 
 def test_a_token_alone_leads_to_hugging_face_and_a_key_goes_nowhere_else(sandboxes: None) -> None:

@@ -111,6 +111,17 @@ def test_a_replay_that_goes_another_way_says_where(tmp_path: Path) -> None:
         RLMRunner.replaying(written, policy=SMALL).run("Another task", context="*needle* x")
 
 
+def test_a_replay_whose_code_asks_something_else_says_so_though_the_code_goes_on(tmp_path: Path) -> None:
+    def script(request: Request) -> str:
+        code = "try:\n    llm_query(context)\nexcept RuntimeError as error:\n    print(error)\nFINAL('done')"
+        return f"```repl\n{code}\n```" if len(request.messages) > 1 else "said"
+
+    written = tmp_path / "run.jsonl"
+    assert RLMRunner(ScriptedModel(script), policy=SMALL, trajectory=written).run("q", context="a").answer
+    with pytest.raises(ReplayDiverged, match="question 2 of agent 0 was 'a', and is 'b'"):
+        RLMRunner.replaying(written, policy=SMALL).run("q", context="b")
+
+
 def test_the_root_is_asked_for_what_it_has_when_its_turns_are_over() -> None:
     def script(request: Request) -> str:
         return "it was 7" if "no turns left" in request.messages[-1]["content"] else "Hm."

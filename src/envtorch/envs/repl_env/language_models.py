@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -189,6 +190,12 @@ class OpenAICompatible:
             timeout = httpx.Timeout(self._timeout_s, connect=10.0)
             self._http = httpx.AsyncClient(headers=self._headers, timeout=timeout)
         return self._http
+
+    def twin(self) -> "OpenAICompatible":
+        """The same model over connections of its own."""
+        twin = copy.copy(self)
+        twin._http = None
+        return twin
 
     async def close(self) -> None:
         """Close its connections; the next question opens new ones."""

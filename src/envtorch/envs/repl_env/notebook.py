@@ -1,5 +1,6 @@
 """A live interpreter with the agent's variables: runs one block after another, and says what came of each."""
 
+import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -82,7 +83,7 @@ class Notebook:
 
     async def load(self, context: str) -> None:
         """Define `context`; its characters are shared with every sandbox that is forked from this one."""
-        with SharedText(context) as text:
+        with await asyncio.to_thread(SharedText, context) as text:
             await self._sandbox.share("context", text)
 
     async def run(self, code: str, *, timeout_s: float) -> Block:

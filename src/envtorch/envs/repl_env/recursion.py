@@ -9,6 +9,7 @@ from typing import Any, Literal
 from envtorch.envs.repl_env.agent import Agent, Answered, Step
 from envtorch.envs.repl_env.budgets import BudgetSpent
 from envtorch.envs.repl_env.events import Began, Ended, Forked, Observer, Ran, ignore
+from envtorch.envs.repl_env.language_models import OpenAICompatible
 from envtorch.envs.repl_env.notebook import Block, Function, Notebook, cut
 from envtorch.envs.repl_env.oracle import Oracle
 from envtorch.errors import EnvTorchError
@@ -131,8 +132,10 @@ class Node:
 
     async def twin(self) -> "Node":
         """A copy of an agent at rest, with a purse of its own that holds as much."""
+        model = self.oracle.model
+        model = model.twin() if isinstance(model, OpenAICompatible) else model
         purse = self.oracle.purse.copy()
-        oracle = Oracle(self.oracle.model, purse, self.oracle.retries, self.oracle.secret, self.observer)
+        oracle = Oracle(model, purse, self.oracle.retries, self.oracle.secret, self.observer)
         copy = Node(oracle, self.policy, self.name, self.depth, self.observer, self.output_limit)
         if self.notebook is not None:
             copy.notebook = await self.notebook.twin(copy.functions())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envtorch.envs.repl_env.agent import Agent, Answered, Step
+from envtorch.envs.repl_env.agent import Agent, Step
 from envtorch.envs.repl_env.budgets import Budget, Purse
 from envtorch.envs.repl_env.client import AsyncREPLEnv
 from envtorch.envs.repl_env.environment import REPLEnvironment
@@ -129,14 +129,19 @@ class RLMRunner:
             )
             try:
                 ended = await agent.work(task, context_length=len(context))
+                self._require_the_record()
             except EnvTorchError as error:
-                ended = Answered(None, error.message, 0)
                 observer(Ended(ROOT, None, error.message, purse.usage()))
                 raise
             if ended.reason == "out of turns" and ended.answer is not None:
                 place.reward = (await env.submit_final_answer(ended.answer)).reward
             observer(Ended(ROOT, ended.answer, ended.reason, purse.usage()))
         return RLMResult(ended.answer, ended.reason, ended.turns, place.reward, purse.usage())
+
+    def _require_the_record(self) -> None:
+        """A replay that went another way has no answer, even where the agents' code went on."""
+        if isinstance(self._model, RecordedModel) and self._model.diverged:
+            raise self._model.diverged[0]
 
     def _local(self, purse: Purse, oracle: Oracle, observer: Observer) -> AsyncREPLEnv:
         return AsyncREPLEnv.local(

@@ -54,6 +54,8 @@ class RecordedModel:
     """A model that says what was recorded, to whoever asks what was recorded."""
 
     events: Iterable[Event]
+    diverged: list[ReplayDiverged] = field(default_factory=list, init=False)
+    """Where the run went another way. The code of an agent that asked may have gone on from the error."""
     _said: dict[tuple[str, int], Asked] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,17 +64,24 @@ class RecordedModel:
     async def complete(self, request: Request) -> Completion:
         """The recorded answer. Raises `ReplayDiverged` when the question is another one."""
         said = self._said.get((request.node, request.number))
-        where = f"question {request.number} of agent {request.node}"
-        if said is None:
-            raise ReplayDiverged(f"{where} was never asked when this was recorded")
-        for now, then in zip(reversed(request.messages), reversed(said.messages), strict=False):
-            if dict(now) != dict(then):
-                raise ReplayDiverged(
-                    f"{where} was {then['content'][:200]!r}, and is {now['content'][:200]!r}"
-                )
+        difference = _difference(request, said)
+        if said is None or difference:
+            where = f"question {request.number} of agent {request.node}"
+            self.diverged.append(ReplayDiverged(f"{where} {difference}"))
+            raise self.diverged[-1]
         if said.answer is None:
             raise ModelFailed(said.error or "no answer was recorded")
         return Completion(said.answer)
 
     async def close(self) -> None:
         pass
+
+
+def _difference(request: Request, said: Asked | None) -> str:
+    """How a question differs from the recorded one; empty when it does not."""
+    if said is None:
+        return "was never asked when this was recorded"
+    for now, then in zip(reversed(request.messages), reversed(said.messages), strict=False):
+        if dict(now) != dict(then):
+            return f"was {then['content'][:200]!r}, and is {now['content'][:200]!r}"
+    return ""
