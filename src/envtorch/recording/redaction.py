@@ -10,7 +10,7 @@ REDACTED = "**********"
 """What stands in a recording where a secret was."""
 
 _TELLING = re.compile(
-    r"(^|[_-])(api_?key|access_?token|auth_?token|secret_?key|client_?secret|private_?key|password|passwd"
+    r"(^|[_-])(api_?key|access_?token|auth_?token|hf_?token|secret_?key|client_?secret|private_?key|password|passwd"
     r"|passphrase|authorization|credentials?)$",
     re.IGNORECASE,
 )

@@ -93,6 +93,20 @@ def test_the_token_is_nowhere_but_in_the_request(
     assert "Bearer ***" in written.read_text()
 
 
+def test_a_servers_recording_leaves_the_token_out(stub: StubServer, tmp_path: Path, sandboxes: None) -> None:
+    settings = REPLSettings(llm_base_url=stub.url)
+    app = create_app(
+        lambda: REPLEnvironment(policy=SMALL, settings=settings), REPLAction, REPLObservation, record=tmp_path
+    )
+    with running(app) as server, REPLEnv(server.url) as env:
+        env.reset(hf_token=TOKEN, context="recorded")
+        env.execute("print(llm_query('hello'))")
+    written = "".join(path.read_text() for path in tmp_path.glob("*.jsonl"))
+    assert "recorded" in written
+    assert "you are Bearer ***" in written
+    assert TOKEN not in written
+
+
 def play(env: REPLEnv) -> str:
     """Everything a client is told in an episode with a token, and in the one after it."""
     told: list[object] = [env.reset(hf_token=TOKEN, context="c")]
