@@ -89,6 +89,7 @@ def open_session(place: str, colour: str, url: str | None, **rules: Any) -> Sess
         client = REPLEnv.local(make_environment) if blocking else AsyncREPLEnv.local(make_environment)
         client._rules = rules
     else:
-        client = REPLEnv(url, **rules) if blocking else AsyncREPLEnv(url, **rules)
+        patience: dict[str, Any] = {"connect_timeout_s": 60.0, "message_timeout_s": 100.0}
+        client = REPLEnv(url, **patience, **rules) if blocking else AsyncREPLEnv(url, **patience, **rules)
     session: Any = client if isinstance(client, REPLEnv) else Awaited(client)
     return cast("Session", session)

@@ -157,6 +157,18 @@ def test_an_interpreter_that_dies_ends_the_episode(env: Session) -> None:
     assert env.execute("1").observation.result.stdout == "1"
 
 
+def test_an_object_that_ends_the_interpreter_when_it_is_shown_ends_the_episode(env: Session) -> None:
+    env.reset()
+    code = "import os\nclass Trap:\n    def __repr__(self): os._exit(1)\ntrap = Trap()"
+    result = env.execute(code)
+    assert (result.done, result.reward) == (True, -0.1)
+    assert "the episode is over" in result.observation.result.stderr
+    env.reset()
+    slow = "class Slow:\n    def __repr__(self):\n        while True: pass\nslow = Slow()"
+    assert not env.execute(slow).done
+    assert env.execute("1 + 1").observation.result.stdout == "2"
+
+
 def test_before_a_reset_there_is_nothing(env: Session) -> None:
     with pytest.raises(EnvironmentFailed, match=r"Environment not initialized. Call reset\(\) first."):
         env.step(REPLAction(code="1"))

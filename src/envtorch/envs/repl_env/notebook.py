@@ -108,7 +108,9 @@ class Notebook:
         if final is None and report.get("ready"):
             final = self.seen.content
         described = _described(result, stdout, report.get("fresh", {}), timeout_s)
-        return Block(described, final, True, result.outcome.value)
+        if not self._sandbox.alive:  # an object of the agent's ended it when it was looked at
+            described.stderr += f"{_LIMITS[Outcome.CRASHED]} {_GONE}\n"
+        return Block(described, final, self._sandbox.alive, result.outcome.value)
 
     async def fork(self, count: int) -> list["Notebook"]:
         """Copies, made while the code inside waits for a function of ours; each needs `become_child`."""
@@ -150,7 +152,7 @@ class Notebook:
         )
         if seed is not None:
             code += f"__import__('random').seed({int(seed)})\n"
-        done = await self._sandbox.run(code, timeout_s=_PATIENCE_S)
+        done = await self._sandbox.run(code)
         if not done.ok:
             raise EnvironmentFailed(f"the REPL could not be set up: {done.exception or done.outcome}")
         self._note(self._report or {})
@@ -232,6 +234,7 @@ def _described(result: Result, stdout: str, fresh: dict[str, str], limit_s: floa
     )
 
 
+_GONE = "Its variables are gone, and the episode is over."
 _LIMITS = {
     Outcome.OUT_OF_MEMORY: "The code needed more memory than it may have.",
     Outcome.OUT_OF_PROCESSES: "The code started more processes and threads than it may.",
@@ -247,7 +250,7 @@ def _explanation(result: Result, limit_s: float) -> str:
     if result.outcome is Outcome.TIMED_OUT:
         said = f"The code ran for longer than {limit_s:g} s and was stopped."
     if not result.alive:
-        return f"{said} Its variables are gone, and the episode is over.".lstrip()
+        return f"{said} {_GONE}".lstrip()
     return f"{said} Its variables are kept." if said else ""
 
 
