@@ -1,6 +1,7 @@
 """What a command's exit code means, and how an error reaches a person: one sentence, and the next step."""
 
 import enum
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,8 @@ class Commands(TyperGroup):
     """The commands, with one place where errors of ours end: a sentence on stderr, and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # modules beside the person who names them, as with `python -m`
         try:
             return super().invoke(ctx)
         except EnvTorchError as error:
