@@ -109,3 +109,13 @@ def test_completion_offers_the_commands() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, env=environ, timeout=60
     )
     assert {"replay", "recording"} <= set(done.stdout.split())
+
+
+def test_a_module_is_found_beside_the_person_who_names_it(tmp_path: Path) -> None:
+    source = "from envtorch.envs.echo_env.environment import EchoEnvironment as Mine\n"
+    (tmp_path / "beside_me.py").write_text(source)
+    program = Path(sys.executable).parent / "envtorch"
+    done = subprocess.run(
+        [program, "check", "beside_me:Mine"], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

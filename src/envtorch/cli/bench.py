@@ -22,7 +22,7 @@ __all__ = ["bench"]
 
 
 def bench(
-    target: Annotated[str, typer.Argument(help=TARGET_OR_URL_HELP)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_OR_URL_HELP)],
     sessions: Annotated[str, typer.Option(help="How many at once; several runs as in 1,8,64.")] = "1,8",
     seconds: Annotated[float, typer.Option(help="How long each run measures.")] = 3.0,
     action: Annotated[

@@ -18,7 +18,7 @@ __all__ = ["check"]
 
 
 def check(
-    target: Annotated[str, typer.Argument(help=f"{TARGET_HELP} Or the URL of a server.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} Or the URL of a server.")],
     actions: Annotated[
         Path | None, typer.Option(help="A JSON file with a list of actions to play; else they are made up.")
     ] = None,

@@ -4,15 +4,14 @@ from typing import Annotated
 
 import typer
 
+from envtorch.cli.serving import TARGET_HELP
 from envtorch.errors import EnvTorchError
 
 __all__ = ["mcp"]
 
 
 def mcp(
-    target: Annotated[
-        str, typer.Argument(help="module:app, module:Environment, a directory, or a bundled name")
-    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)],
 ) -> None:
     """Serve an environment's tools over standard input and output, as MCP."""
     from envtorch.compat.loader import load_app

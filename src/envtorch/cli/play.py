@@ -14,7 +14,9 @@ __all__ = ["play"]
 
 
 def play(
-    target: Annotated[str, typer.Argument(help=f"{TARGET_OR_URL_HELP} Or a recording, a .jsonl file.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help=f"{TARGET_OR_URL_HELP} Or a recording, a .jsonl file.")
+    ],
     seed: Annotated[int | None, typer.Option(help="The seed of the first episode.")] = None,
     options: Annotated[
         str | None, typer.Option("--reset", help="Options of every reset, as JSON: '{\"level\": 2}'.")

@@ -126,8 +126,9 @@ def _show_moment(moment: "Moment", episode: "Episode", console: Console) -> None
         console.print(f"[red]error[/red]   {escape(moment.error.code)}: {escape(moment.error.message)}")
         return
     console.print(f"[cyan]seen[/cyan]    {escape(json.dumps(moment.observation))}")
+    reward = "none" if moment.reward is None else moment.reward
     done = "  [green]done[/green]" if moment.done else ""
-    console.print(f"[cyan]reward[/cyan]  {moment.reward}{done}  [dim]{moment.seconds * 1000:.1f} ms[/dim]")
+    console.print(f"[cyan]reward[/cyan]  {reward}{done}  [dim]{moment.seconds * 1000:.1f} ms[/dim]")
 
 
 def _summary(one: "Recording", episode: "Episode") -> dict[str, Any]:

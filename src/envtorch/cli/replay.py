@@ -108,6 +108,8 @@ def _show(recording: "Recording", found: "Replay", console: Console) -> None:
         )
     if found.first is not None:
         _show_divergence(found.first, console)
+        shown = f"envtorch recording show {recording.path} --episode {found.first.episode}"
+        console.print(f"\nStep through it: [bold]{escape(shown)}[/bold]")
 
 
 def _show_divergence(first: "Divergence", console: Console) -> None:
@@ -126,7 +128,6 @@ def _show_divergence(first: "Divergence", console: Console) -> None:
         console.print(
             "\n[yellow]The episode was begun without a seed, so chance alone may explain it.[/yellow]"
         )
-    console.print(f"\nStep through it: [bold]envtorch recording show FILE --episode {first.episode}[/bold]")
 
 
 def _short(value: Any, longest: int = 300) -> str:

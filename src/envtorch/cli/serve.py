@@ -22,7 +22,7 @@ ADDRESS, SESSIONS, DEVELOP = "Address", "Sessions", "Development"
 
 
 def serve(
-    target: Annotated[str, typer.Argument(help=TARGET_HELP)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)],
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0 picks a free one.", rich_help_panel=ADDRESS)
