@@ -15,6 +15,7 @@ __all__ = ["EXTRAS", "Examination", "Finding", "examine", "show"]
 
 EXTRAS: Mapping[str, str] = {
     "anthropic": "anthropic",
+    "daytona": "daytona",
     "docker": "docker",
     "hub": "huggingface-hub",
     "kubernetes": "kubernetes",
@@ -26,6 +27,7 @@ EXTRAS: Mapping[str, str] = {
     "reload": "watchfiles",
     "smolagents": "smolagents",
     "uv": "uv",
+    "web": "gradio",
 }
 """Each extra of ours, and the package that makes it up."""
 
