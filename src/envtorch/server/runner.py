@@ -129,7 +129,7 @@ class ThreadRunner:
 
     async def call(self, function: Callable[[], T]) -> T:
         """What `function` returns, called on this thread."""
-        loop = self._loop
+        loop = asyncio.get_running_loop()  # the caller's: a test client has one for each request
         outcome: asyncio.Future[T] = loop.create_future()
 
         def job() -> None:
