@@ -1,6 +1,7 @@
 """Visitors, their sessions and their forks, without a browser."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -197,3 +198,27 @@ def test_reset_options_come_from_the_signature() -> None:
 
 def test_a_readme_loses_its_front_matter() -> None:
     assert readme_body("---\ntitle: x\n---\n# Hello") == "# Hello"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process per session needs Linux")
+def test_an_environment_in_a_process_of_its_own_is_drawn_and_forked_too() -> None:
+    async def whole() -> None:
+        server = HTTPEnvServer(Walker, isolation="process", max_concurrent_envs=4)
+        try:
+            visit = Visits(server.sessions, ServerMode.SIMULATION).of("a")
+            await visit.reset({"start": 1})
+            assert visit.branch is not None
+            seen = dict(visit.entries[-1].observation)
+            assert "🏠" in await visit.branch.ask("render_web", seen)
+            assert await visit.branch.ask("web_actions", seen) == [
+                ["← left", {"direction": "left"}],
+                ["right →", {"direction": "right"}],
+            ]
+            assert await visit.branch.ask("no_such_method") is None
+            await visit.fork()
+            await visit.step(RIGHT)
+            assert [len(branch.entries) for branch in visit.branches.values()] == [1, 2]
+        finally:
+            await server.sessions.close()
+
+    asyncio.run(whole())
