@@ -13,6 +13,7 @@ from envtorch import GenericEnvClient, create_app
 from envtorch.errors import ConfigurationError, EnvironmentFailed
 from envtorch.recording import Recording, Reset, Step, ToolCall, find_recordings
 from envtorch.recording.host import RecordedHost
+from envtorch.testing import check_replay
 from envtorch.tools import CallToolAction, CallToolObservation
 from tests.recording.environments import Gallery, Walk, WalkOnThread
 from tests.support import Running, running
@@ -74,6 +75,19 @@ def test_every_door_is_recorded_alike(door: str, environment: type, tmp_path: Pa
     assert first.seconds >= 0
     assert reset.at <= first.at <= last.at
     assert episode.total_reward == pytest.approx(sum(float(m.reward or 0) for m in (first, last)))
+
+
+@pytest.mark.parametrize("environment", [Walk, WalkOnThread])
+def test_steps_taken_together_are_recorded_one_by_one(environment: type, tmp_path: Path) -> None:
+    with recorded(environment, tmp_path) as server, GenericEnvClient.vector(server.url, 4) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step([{"by": 1}, {"by": 2}, {"by": 3}, {"by": 1}])
+    recording = the_recording(tmp_path)
+    assert [episode.steps for episode in recording.episodes] == [3, 3, 3, 3]
+    places = [recording.moments(episode)[-1].observation["place"] for episode in recording.episodes]
+    assert sorted(places) == [3, 3, 6, 9]
+    assert check_replay(recording, environment).ok
 
 
 def test_process_isolation_is_recorded_too(tmp_path: Path) -> None:
