@@ -13,9 +13,12 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from envtorch.errors import MissingExtra
 
 USUAL = "http://127.0.0.1:8000"
 FENCE = re.compile(
@@ -81,7 +84,8 @@ class Reader:
         elif block.language == "python" and (block.need is None or block.need in self._needs):
             self._run(body)
         elif block.language == "python":
-            self._run(_imports_of(body))
+            with suppress(MissingExtra):  # the package that it needs is not here
+                self._run(_imports_of(body))
 
     def _run(self, source: str) -> None:
         code = compile(source, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
