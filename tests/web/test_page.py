@@ -156,3 +156,13 @@ def test_the_page_offers_no_api_and_does_not_call_home() -> None:
         assert config["title"] == "walk_env"
         assert config["analytics_enabled"] is False
         assert not any(fn["api_visibility"] == "public" for fn in config["dependencies"])
+
+
+def test_callers_who_come_from_another_loop_each_time_keep_their_episode() -> None:
+    client = TestClient(walk())  # with no `with` around it, every request has an event loop of its own
+    client.post("/web/reset", json={"start": 2})
+    assert (
+        client.post("/web/step", json={"action": {"direction": "right"}}).json()["observation"]["position"]
+        == 3
+    )
+    assert client.get("/web/state").json()["step_count"] == 1
