@@ -67,7 +67,7 @@ def play(entry: dict[str, Any], checkouts: Path, python: str) -> str:
 
 def episode(url: str, entry: dict[str, Any]) -> str:
     """Reset, three steps, state: over the base wire, with an action's own refusal as an answer."""
-    with GenericEnvClient(url, message_timeout_s=60, wire="openenv") as env:
+    with GenericEnvClient(url, message_timeout_s=300, wire="openenv") as env:
         env.reset(**entry.get("reset", {}))
         refused = 0
         for action in itertools.islice(itertools.cycle(entry["actions"]), STEPS):
