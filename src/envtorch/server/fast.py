@@ -10,7 +10,9 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from picows import (
     WSCloseCode,
@@ -90,11 +92,45 @@ def _feed(protocol: Any, data: bytes) -> None:
     protocol.buffer_updated(len(data))
 
 
+class Outbox:
+    """Frames that leave together: those of one turn of the event loop, whatever lines they are for.
+
+    Sending wakes the peer, which costs the sender more than the send itself; of frames that leave in a row,
+    the first one wakes it for all. None waits longer than `PATIENCE_S` for others.
+    """
+
+    PATIENCE_S = 0.0005
+    _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, Outbox]" = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> "Outbox":
+        return cls._of_loop.setdefault(loop, cls())
+
+    def __init__(self) -> None:
+        self._letters: list[tuple[Any, Any, bytes]] = []
+        self._since = 0.0
+
+    def post(self, transport: Any, kind: Any, frame: bytes) -> None:
+        now = perf_counter()
+        if not self._letters:
+            self._since = now
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._letters.append((transport, kind, frame))
+        if now - self._since > self.PATIENCE_S:
+            self.flush()
+
+    def flush(self) -> None:
+        letters, self._letters = self._letters, []
+        for transport, kind, frame in letters:
+            transport.send(kind, frame)
+
+
 class FastLine(WSListener):
     """A socket that picows reads and writes."""
 
     def __init__(self, before: FastProtocol, response: WSUpgradeResponse, max_bytes: int) -> None:
         self._response = response
+        self._outbox = Outbox.of(asyncio.get_running_loop())
         self._connections = before.connections
         self._max_bytes = max_bytes
         self._transport: Any = None  # a WSTransport, whose stub knows fewer close codes than there are
@@ -178,9 +214,10 @@ class FastLine(WSListener):
     # What a conversation asks for.
 
     def send(self, frame: bytes, *, binary: bool = False) -> None:
-        self._transport.send(BINARY if binary else TEXT, frame)
+        self._outbox.post(self._transport, BINARY if binary else TEXT, frame)
 
     def close(self, code: int = 1000) -> None:
+        self._outbox.flush()
         self._transport.send_close(code)
         asyncio.get_running_loop().call_later(CLOSE_PATIENCE_S, self._transport.disconnect)
 
@@ -209,11 +246,13 @@ class FastLine(WSListener):
 
     def _say_goodbye(self, code: Any) -> None:
         """The peer closes, or answers our own goodbye."""
+        self._outbox.flush()
         if not self._transport.is_close_frame_sent:
             self._transport.send_close(code or 1000)
         self._transport.disconnect()
 
     def shutdown(self) -> None:
         """uvicorn stops."""
+        self._outbox.flush()
         self._transport.send_close(1012)
         self._transport.disconnect()
