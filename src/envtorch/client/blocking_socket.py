@@ -1,7 +1,10 @@
 """A blocking WebSocket with no thread and no event loop: websockets' sans-I/O core on one socket."""
 
+import math
 import socket
 import ssl
+import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,7 +28,7 @@ from envtorch.errors import (
 
 __all__ = ["BlockingSocket", "Cut", "refused"]
 
-_CHUNK = 256 * 1024
+_CHUNK = 64 * 1024
 
 
 class Cut(SessionLost):
@@ -40,6 +43,38 @@ def refused(url: str, error: Exception) -> EnvTorchError:
     return ConnectFailed(f"Failed to connect to {url}: {error}", was_cut=was_cut)
 
 
+class Patience:
+    """How long a socket waits, kept by the kernel and set only when it changes.
+
+    Python's own timeouts put a `poll` before every call and an `ioctl` before that; a step is four of each.
+    A TLS socket needs Python's.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._is_ours = sys.platform == "linux" and not isinstance(sock, ssl.SSLSocket)
+        self._set = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
+        if self._is_ours:
+            sock.settimeout(None)
+
+    def to_send(self, seconds: float) -> None:
+        self._wait(socket.SO_SNDTIMEO, seconds)
+
+    def to_receive(self, seconds: float) -> None:
+        self._wait(socket.SO_RCVTIMEO, seconds)
+
+    def _wait(self, which: int, seconds: float) -> None:
+        if not self._is_ours:
+            self._socket.settimeout(seconds)
+            return
+        seconds = float(math.ceil(seconds)) if seconds > 2 else seconds  # a changing fraction is no change
+        if self._set[which] != seconds:
+            whole = int(seconds)
+            value = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1))
+            self._socket.setsockopt(socket.SOL_SOCKET, which, value)
+            self._set[which] = seconds
+
+
 class BlockingSocket:
     """One WebSocket connection. Not for use by two threads at once."""
 
@@ -51,6 +86,8 @@ class BlockingSocket:
         self._fragments: list[bytes] = []
         self._kind = Opcode.TEXT
         self._bytes_heard = 0
+        self._patience = Patience(sock)
+        self._buffer = memoryview(bytearray(_CHUNK))
 
     @classmethod
     def connect(
@@ -178,15 +215,18 @@ class BlockingSocket:
             if not data:
                 self._socket.shutdown(socket.SHUT_WR)
                 continue
-            self._socket.settimeout(_left(deadline))
-            self._socket.sendall(data)
+            self._patience.to_send(_left(deadline))
+            try:
+                self._socket.sendall(data)
+            except BlockingIOError:  # the kernel's way to say that the time is over
+                raise TimeoutError from None
 
     def _read(self, deadline: float) -> None:
         """Read what there is, at least one chunk, and sort it into messages."""
-        self._socket.settimeout(_left(deadline))
+        self._patience.to_receive(_left(deadline))
         try:
-            data = self._socket.recv(_CHUNK)
-        except TimeoutError:
+            data = bytes(self._buffer[: self._socket.recv_into(self._buffer)])
+        except (TimeoutError, BlockingIOError):
             raise TimedOut("no reply from the server before the deadline") from None
         self._bytes_heard += len(data)
         if data:
