@@ -84,6 +84,8 @@ class KubernetesProvider(ContainerProvider):
         server = self._server
         if isinstance(server, ClusterServer):
             server.wait_until_running(timeout_s)
+            if self._server is not server:
+                raise ProviderFailed("the server was stopped while it was waited for")
         super().wait_for_ready(base_url, max(deadline - time.monotonic(), 0.01))
 
     def close(self) -> None:
