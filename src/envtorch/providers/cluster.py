@@ -168,5 +168,7 @@ class ForwardStream:
         deadline = time.monotonic() + RELAY_GRACE_S
         while self._forward.connected and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._forward.websocket.shutdown()
+        # Ended, not closed: the relay may still read there, and a freed number is soon another's.
+        with suppress(OSError, AttributeError):  # the relay was quicker
+            self._forward.websocket.sock.shutdown(socket.SHUT_RDWR)
         self._core.api_client.close()
