@@ -69,7 +69,7 @@ class ExtendedConversation:
         self._channels: dict[int, Session] = {}
         self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
-        self._will_flush = False
+        self._will_flush = self._is_over = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
         self._tasks: set[asyncio.Task[Any]] = set()
         self._controls: dict[str, Control] = {
@@ -87,6 +87,7 @@ class ExtendedConversation:
         try:
             await self._line.converse(self)
         finally:
+            self._is_over = True
             self._sessions.drain_listeners.discard(self._say_draining)
             for session in set(self._channels.values()):
                 session.drop(self)
@@ -273,6 +274,10 @@ class ExtendedConversation:
         return reply
 
     def _take_up(self, session: Session, channel: int) -> Reply:
+        if (
+            self._is_over
+        ):  # it waited for a slot longer than its socket lived: another one may have come for it
+            raise SessionLost("the socket that asked for the session is gone")
         session.hold(self)
         self._far.held.pop(channel, None)
         self._channels[channel] = session
