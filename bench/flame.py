@@ -3,6 +3,7 @@
 The server steps 64 sessions as fast as the load generator can ask, while py-spy looks at it from outside.
 """
 
+import re
 import subprocess
 import sys
 import threading
@@ -36,7 +37,16 @@ def main(kind: str = "inline") -> None:
         loading.join()
     if recorder.returncode != 0:
         sys.exit(f"py-spy could not record: {said}")
+    _entitle(picture, f"{BY_KEY[kind].name}, 64 sessions, {SECONDS} s at {RATE_HZ} Hz")
     print(f"{picture.relative_to(ROOT)}: {SECONDS} s of {BY_KEY[kind].name}, 64 sessions")
+
+
+def _entitle(picture: Path, title: str) -> None:
+    """Say what is shown, where py-spy put the command that it was called with."""
+    titled = re.sub(
+        r'(<text id="title"[^>]*>)[^<]*', lambda found: found[1] + title, picture.read_text(), count=1
+    )
+    picture.write_text(titled)
 
 
 if __name__ == "__main__":
