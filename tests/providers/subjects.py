@@ -50,6 +50,9 @@ def kubernetes() -> ProviderSubject:
         image=PYTHON_IMAGE,
         options={"command": PROBE_COMMAND, "pull": "never", "memory": "128Mi"},
         missing_image="envtorch-no-such-image:1",
+        # A kubelet that is told to end a pod which it is just starting does so when it looks again: once a
+        # minute by default.
+        end_timeout_s=180.0,
         importable="tests.providers.subjects:kubernetes",
     )
 

@@ -1,6 +1,8 @@
-"""A blocking WebSocket with no thread and no event loop: websockets' sans-I/O core on one socket."""
+"""A blocking WebSocket with no thread and no event loop: websockets' sans-I/O core on one socket.
 
-import math
+Messages that come and go in one piece, which is nearly all of them, are framed by `framing`.
+"""
+
 import socket
 import ssl
 import struct
@@ -8,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Self
 
 from websockets.client import ClientProtocol
@@ -17,6 +20,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI, parse_uri
 
+from envtorch.client.framing import Incoming, Outgoing
 from envtorch.errors import (
     ConfigurationError,
     ConnectFailed,
@@ -27,8 +31,6 @@ from envtorch.errors import (
 )
 
 __all__ = ["BlockingSocket", "Cut", "refused"]
-
-_CHUNK = 64 * 1024
 
 
 class Cut(SessionLost):
@@ -44,50 +46,56 @@ def refused(url: str, error: Exception) -> EnvTorchError:
 
 
 class Patience:
-    """How long a socket waits, kept by the kernel and set only when it changes.
+    """How long a socket waits for one kind of call, kept by the kernel and set only when it changes.
 
     Python's own timeouts put a `poll` before every call and an `ioctl` before that; a step is four of each.
     A TLS socket needs Python's.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, which: int) -> None:
         self._socket = sock
+        self._which = which
+        self._set = 0.0
         self._is_ours = sys.platform == "linux" and not isinstance(sock, ssl.SSLSocket)
-        self._set = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
         if self._is_ours:
             sock.settimeout(None)
 
-    def to_send(self, seconds: float) -> None:
-        self._wait(socket.SO_SNDTIMEO, seconds)
+    def until(self, deadline: float) -> None:
+        """The next call may take as long as this; never no time, which would mean not to wait at all."""
+        seconds = deadline - time.monotonic()
+        if seconds > 2:
+            seconds = ceil(seconds)  # a changing fraction is no change
+        elif seconds < 0.001:
+            seconds = 0.001
+        if seconds != self._set or not self._is_ours:
+            self._set = seconds
+            self._tell(seconds)
 
-    def to_receive(self, seconds: float) -> None:
-        self._wait(socket.SO_RCVTIMEO, seconds)
-
-    def _wait(self, which: int, seconds: float) -> None:
+    def _tell(self, seconds: float) -> None:
         if not self._is_ours:
             self._socket.settimeout(seconds)
             return
-        seconds = float(math.ceil(seconds)) if seconds > 2 else seconds  # a changing fraction is no change
-        if self._set[which] != seconds:
-            whole = int(seconds)
-            value = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1))
-            self._socket.setsockopt(socket.SOL_SOCKET, which, value)
-            self._set[which] = seconds
+        whole = int(seconds)
+        value = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, self._which, value)
 
 
 class BlockingSocket:
     """One WebSocket connection. Not for use by two threads at once."""
 
-    def __init__(self, sock: socket.socket, protocol: ClientProtocol, url: str) -> None:
+    def __init__(
+        self, sock: socket.socket, protocol: ClientProtocol, url: str, max_message_bytes: int
+    ) -> None:
         self._socket = sock
         self._protocol = protocol
         self._url = url
-        self._messages: deque[str | bytes] = deque()
+        self._messages: deque[bytes] = deque()
         self._fragments: list[bytes] = []
-        self._kind = Opcode.TEXT
         self._bytes_heard = 0
-        self._patience = Patience(sock)
-        self._buffer = memoryview(bytearray(_CHUNK))
+        self._to_send = Patience(sock, socket.SO_SNDTIMEO)
+        self._to_receive = Patience(sock, socket.SO_RCVTIMEO)
+        self._outgoing = Outgoing()
+        self._incoming = Incoming(max_message_bytes)
 
     @classmethod
     def connect(
@@ -111,7 +119,7 @@ class BlockingSocket:
             sock = _open(uri, timeout_s)
         except OSError as error:
             raise ConnectFailed(f"Failed to connect to {url}: {error}") from error
-        connection = cls(sock, protocol, url)
+        connection = cls(sock, protocol, url, max_message_bytes)
         try:
             connection._shake_hands(headers, deadline)
         except BaseException:
@@ -126,55 +134,74 @@ class BlockingSocket:
         self._protocol.send_request(request)
         try:
             self._flush(deadline)
-            while self._protocol.state is State.CONNECTING and self._protocol.handshake_exc is None:
-                self._read(deadline)
+            self._hear_answer(deadline)
         except OSError as error:
             raise refused(self._url, error) from error
         if self._protocol.handshake_exc is not None:
             raise refused(self._url, self._protocol.handshake_exc) from self._protocol.handshake_exc
+
+    def _hear_answer(self, deadline: float) -> None:
+        """Read the answer to the handshake; whatever came right behind it are frames already."""
+        frames = b""
+        while self._is_connecting() and self._protocol.handshake_exc is None:
+            room = self._incoming.room()
+            for line in bytes(room[: self._receive(room, deadline)]).splitlines(keepends=True):
+                if self._is_connecting():
+                    self._protocol.receive_data(line)
+                else:
+                    frames += line
+        self._protocol.events_received()
+        self._incoming.room()[: len(frames)] = frames
+        self._sort(len(frames), deadline)
+
+    def _is_connecting(self) -> bool:
+        return self._protocol.state is State.CONNECTING
 
     @property
     def subprotocol(self) -> str | None:
         """What client and server agreed to speak; None for the base wire."""
         return self._protocol.subprotocol
 
-    def send(self, frame: bytes, *, timeout_s: float, binary: bool = False) -> None:
+    def send(self, frame: bytes, *, deadline: float, binary: bool = False) -> None:
         """Send one message. Raises `SessionLost` when the connection is gone."""
         if self._protocol.state is not State.OPEN:
             if self._messages:
                 return  # the server said something before it closed: that is the answer
             raise self._lost()
-        (self._protocol.send_binary if binary else self._protocol.send_text)(frame)
+        framed = self._outgoing.binary(frame) if binary else self._outgoing.text(frame)
         try:
-            self._flush(time.monotonic() + timeout_s)
+            self._write(framed, deadline)
         except TimeoutError:
-            raise TimedOut(f"the server took nothing for {timeout_s:g} s") from None
+            raise TimedOut("the server took nothing before the deadline") from None
         except OSError as error:
             # The server may have said why before it went: what it said is still to be read.
             if not self._drain():
                 raise self._lost(error) from error
 
-    def receive(self, *, timeout_s: float) -> str | bytes:
+    def receive(self, deadline: float) -> bytes:
         """The next message. Raises `TimedOut`, or `SessionLost` when the connection is gone."""
-        deadline = time.monotonic() + timeout_s
         while not self._messages:
             if self._protocol.state is not State.OPEN:
                 raise self._lost()
             try:
-                self._read(deadline)
+                count = self._receive(self._incoming.room(), deadline)
+                message = self._incoming.alone(count)
+                if message is not None:
+                    return message
+                self._sort(count, deadline)
             except TimedOut:
                 raise
             except OSError as error:
                 raise self._lost(error) from error
         return self._messages.popleft()
 
-    def receive_while_alive(self, deadline: float, *, heartbeat_s: float) -> str | bytes:
+    def receive_while_alive(self, deadline: float, *, heartbeat_s: float) -> bytes:
         """`receive`, but a connection that stays silent even when it is pinged is `Cut`."""
         pinged = False
         while True:
             heard = self._bytes_heard
             try:
-                return self.receive(timeout_s=min(heartbeat_s, deadline - time.monotonic()))
+                return self.receive(min(deadline, time.monotonic() + heartbeat_s))
             except TimedOut:
                 if time.monotonic() >= deadline:
                     raise
@@ -212,49 +239,58 @@ class BlockingSocket:
 
     def _flush(self, deadline: float) -> None:
         for data in self._protocol.data_to_send():
-            if not data:
+            if data:
+                self._write(data, deadline)
+            else:
                 self._socket.shutdown(socket.SHUT_WR)
-                continue
-            self._patience.to_send(_left(deadline))
-            try:
-                self._socket.sendall(data)
-            except BlockingIOError:  # the kernel's way to say that the time is over
-                raise TimeoutError from None
 
-    def _read(self, deadline: float) -> None:
-        """Read what there is, at least one chunk, and sort it into messages."""
-        self._patience.to_receive(_left(deadline))
+    def _write(self, data: bytes, deadline: float) -> None:
+        self._to_send.until(deadline)
         try:
-            data = bytes(self._buffer[: self._socket.recv_into(self._buffer)])
+            self._socket.sendall(data)
+        except BlockingIOError:  # the kernel's way to say that the time is over
+            raise TimeoutError from None
+
+    def _receive(self, room: memoryview, deadline: float) -> int:
+        self._to_receive.until(deadline)
+        try:
+            count = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError):
             raise TimedOut("no reply from the server before the deadline") from None
-        self._bytes_heard += len(data)
-        if data:
-            self._protocol.receive_data(data)
-        else:
+        self._bytes_heard += count
+        if not count:
             self._protocol.receive_eof()
+        return count
+
+    def _sort(self, count: int, deadline: float) -> None:
+        for data, is_message in self._incoming.took(count):
+            if is_message:
+                self._messages.append(data)
+            else:
+                self._understand(data, deadline)
+
+    def _understand(self, data: bytes, deadline: float) -> None:
+        """Have the library make sense of what is not one whole message."""
+        self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
                 self._take(event)
-        if data:
-            self._flush(deadline)  # pongs, and the answer to a close
+        self._flush(deadline)  # pongs, and the answer to a close
 
     def _take(self, frame: Frame) -> None:
-        if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
-            self._kind = frame.opcode
-        elif frame.opcode is not Opcode.CONT:
+        if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
         self._fragments.append(bytes(frame.data))
         if frame.fin:
-            message = b"".join(self._fragments)
+            self._messages.append(b"".join(self._fragments))
             self._fragments.clear()
-            self._messages.append(message if self._kind is Opcode.BINARY else message.decode())
 
     def _drain(self) -> bool:
         """Read what the server had sent before it went; say whether it was anything."""
         try:
+            deadline = time.monotonic() + 1.0
             while not self._messages and self._protocol.state is State.OPEN:
-                self._read(time.monotonic() + 1.0)
+                self._sort(self._receive(self._incoming.room(), deadline), deadline)
         except OSError:
             pass
         return bool(self._messages)
@@ -265,11 +301,6 @@ class BlockingSocket:
         else:
             reason = str(error or "closed")
         return Cut(f"the connection to {self._url} is gone: {reason}")
-
-
-def _left(deadline: float) -> float:
-    """Seconds until the deadline; never zero, which would mean a socket that does not wait at all."""
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def _open(uri: WebSocketURI, timeout_s: float) -> socket.socket:

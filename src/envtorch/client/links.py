@@ -65,10 +65,10 @@ class SocketLink:
         limit = self._patience_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit
         self._pairing.asked()
-        self._socket.send(ask.frame(), timeout_s=limit)
+        self._socket.send(ask.frame(), deadline=deadline)
         while True:
             try:
-                frame = self._socket.receive(timeout_s=deadline - time.monotonic())
+                frame = self._socket.receive(deadline)
             except TimedOut:
                 raise TimedOut(f"{ask.type} was not answered within {limit:g} s") from None
             if self._pairing.answers_the_last():
@@ -79,7 +79,7 @@ class SocketLink:
 
     def close(self) -> None:
         try:
-            self._socket.send(CLOSE.frame(), timeout_s=1.0)
+            self._socket.send(CLOSE.frame(), deadline=time.monotonic() + 1.0)
         except EnvTorchError:
             pass  # there is nobody left to tell
         finally:

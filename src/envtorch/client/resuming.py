@@ -73,6 +73,10 @@ class ResumingLink:
         deadline = time.monotonic() + patience
         id, frame = self._session.request(ask, timeout_s)
         try:
+            if self._is_greeted:
+                with suppress(Cut):
+                    return self._ask(id, frame, deadline)
+                self.abandon()
             return self._persist(lambda: self._attempt(id, frame, deadline), deadline)
         except TimedOut as error:
             if "usable" in error.details:
@@ -97,7 +101,7 @@ class ResumingLink:
         id, frame = self._session.farewell()
         with suppress(EnvTorchError):
             self._persist(lambda: self._attempt(id, frame, deadline), deadline)
-        socket, self._socket = self._socket, None
+        socket = self._release()
         if socket is not None:
             socket.close()
 
@@ -105,14 +109,14 @@ class ResumingLink:
 
     def _persist(self, attempt: Callable[[], Answer], deadline: float) -> Answer:
         """What `attempt` gives, over as many sockets as it takes and the time allows."""
-        backoff = new_backoff()
-        give_up = None
+        backoff = give_up = None
         while True:
             try:
                 return attempt()
             except (Cut, ConnectFailed) as error:
                 self.abandon()
                 now = time.monotonic()
+                backoff = backoff or new_backoff()
                 give_up = give_up or now + self._options.reconnect_s
                 delay = backoff.next_s()
                 if now + delay >= min(give_up, deadline):
@@ -120,14 +124,14 @@ class ResumingLink:
                 time.sleep(delay)
 
     def _attempt(self, id: int, frame: bytes, deadline: float) -> Answer:
-        self._connected(deadline)
+        if not self._is_greeted:
+            self._connected(deadline)
         return self._ask(id, frame, deadline)
 
     def _connected(self, deadline: float) -> Answer:
         """See to it that there is a socket, and that it has the session."""
         if self._socket is None:
             self._socket = connect_socket(self._options, timeout_s=one_try(deadline, self._options))
-            self._is_greeted = False
         if not self._is_greeted:
             id, frame = self._session.greeting()
             self._session.greeted(self._ask(id, frame, deadline))
@@ -137,7 +141,7 @@ class ResumingLink:
     def _ask(self, id: int, frame: bytes, deadline: float) -> Answer:
         socket = self._socket
         assert socket is not None
-        socket.send(frame, timeout_s=max(deadline - time.monotonic(), 0.001), binary=self.format.is_binary)
+        socket.send(frame, deadline=deadline, binary=self._session.format.is_binary)
         while True:
             heard = socket.receive_while_alive(deadline, heartbeat_s=self._options.heartbeat_s)
             answer = self._session.find(id, heard)
@@ -146,9 +150,14 @@ class ResumingLink:
 
     def abandon(self) -> None:
         """Let the socket go; the session waits for another one, or for its end."""
-        socket, self._socket = self._socket, None
+        socket = self._release()
         if socket is not None:
             socket.abandon()
+
+    def _release(self) -> BlockingSocket | None:
+        socket, self._socket = self._socket, None
+        self._is_greeted = False
+        return socket
 
 
 def one_try(deadline: float, options: ClientOptions) -> float:

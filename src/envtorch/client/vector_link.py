@@ -124,9 +124,8 @@ class VectorLink:
 
     def _send(self, frame: bytes) -> None:
         assert self._socket is not None
-        left = max(self._deadline - time.monotonic(), 0.001)
-        self._socket.send(frame, timeout_s=left, binary=self.sessions.format.is_binary)
+        self._socket.send(frame, deadline=self._deadline, binary=self.sessions.format.is_binary)
 
-    def _hear(self) -> str | bytes:
+    def _hear(self) -> bytes:
         assert self._socket is not None
         return self._socket.receive_while_alive(self._deadline, heartbeat_s=self._options.heartbeat_s)

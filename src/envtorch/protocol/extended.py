@@ -164,19 +164,17 @@ def error_reply(error: EnvTorchError, format: Format) -> Reply:
 class TaggedAnswer(msgspec.Struct, frozen=True):
     """A reply, and which request it answers; None for what the server says by itself."""
 
-    id: int | None
-    ch: int
-    answer: Answer
-
-
-class _Incoming(msgspec.Struct, frozen=True):
     type: str
     id: int | None = None
     ch: int = 0
     data: dict[str, Any] = {}
 
+    @property
+    def answer(self) -> Answer:
+        return Answer(self.type, self.data)
 
-_incoming = {format.name: format.reader(list[_Incoming] | _Incoming) for format in FORMATS.values()}
+
+_incoming = {format.name: format.reader(list[TaggedAnswer] | TaggedAnswer) for format in FORMATS.values()}
 
 
 def read_answers(frame: str | bytes, format: Format) -> list[TaggedAnswer]:
@@ -185,5 +183,4 @@ def read_answers(frame: str | bytes, format: Format) -> list[TaggedAnswer]:
         found = _incoming[format.name].decode(frame)
     except READ_ERRORS as error:
         raise ProtocolError(f"the server's reply cannot be read: {error}") from error
-    several = found if isinstance(found, list) else [found]
-    return [TaggedAnswer(one.id, one.ch, Answer(one.type, one.data)) for one in several]
+    return found if isinstance(found, list) else [found]

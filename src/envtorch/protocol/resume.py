@@ -7,7 +7,7 @@ import msgspec
 
 from envtorch.errors import Draining, SessionLost
 from envtorch.protocol.extended import Message, TaggedAnswer, read_answers, write_frame
-from envtorch.protocol.formats import Format
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Answer, Ask
 
 __all__ = ["Backoff", "Resumable"]
@@ -67,6 +67,13 @@ class Resumable:
 
     def _message(self, kind: str, data: bytes | None, timeout_s: float | None = None) -> tuple[int, bytes]:
         self._last_id += 1
+        if self.format is JSON and data and timeout_s is None:  # nearly every request there is
+            return self._last_id, b'{"type":"%b","id":%d,"data":%b,"ack":%d}' % (
+                kind.encode(),
+                self._last_id,
+                data,
+                self._arrived,
+            )
         message = Message(
             kind,
             id=self._last_id,

@@ -163,12 +163,22 @@ class ForwardStream:
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        """The relay closes its socket when it sees its local end gone; it gets the time to.
+
+        A socket that it left open is ended first and closed only then: the number of one that is
+        closed under a relay that still reads is soon another's.
+        """
         self._forward.close()
-        # The relay closes its socket when it notices, but not when the far end was the first to go.
-        deadline = time.monotonic() + RELAY_GRACE_S
-        while self._forward.connected and time.monotonic() < deadline:
-            time.sleep(0.01)
-        # Ended, not closed: the relay may still read there, and a freed number is soon another's.
-        with suppress(OSError, AttributeError):  # the relay was quicker
-            self._forward.websocket.sock.shutdown(socket.SHUT_RDWR)
+        if not self._relay_closed(RELAY_GRACE_S):
+            with suppress(OSError, AttributeError):  # AttributeError: the relay was quicker
+                self._forward.websocket.sock.shutdown(socket.SHUT_RDWR)
+            if not self._relay_closed(RELAY_GRACE_S / 4):
+                with suppress(OSError, AttributeError):
+                    self._forward.websocket.sock.close()
         self._core.api_client.close()
+
+    def _relay_closed(self, patience_s: float) -> bool:
+        deadline = time.monotonic() + patience_s
+        while self._forward.websocket.sock is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._forward.websocket.sock is None

@@ -101,6 +101,9 @@ class ProviderSubject:
 
     ready_timeout_s: float = 60.0
 
+    end_timeout_s: float = 60.0
+    """How long what was told to end may take to. A cluster's node may notice only when it looks again."""
+
     def start(
         self,
         provider: AnyProvider,
@@ -127,7 +130,7 @@ class ProviderSubject:
 
     def eventually(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for what another process brings about; it is a failure if it never does."""
-        deadline = time.monotonic() + self.ready_timeout_s
+        deadline = time.monotonic() + max(self.ready_timeout_s, self.end_timeout_s)
         while not condition():
             assert time.monotonic() < deadline, f"never happened: {what}"
             time.sleep(0.02)
