@@ -5,7 +5,7 @@ from typing import Any, assert_type
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from envtorch import Action, Observation, ServerCapacityStatus, State, StepResult
 
@@ -102,3 +102,44 @@ def test_capacity_status_counts_slots() -> None:
     assert (status.available_slots, status.is_at_capacity) == (1, False)
     with pytest.raises(ValueError, match="5 active sessions do not fit in 4"):
         ServerCapacityStatus.from_counts(5, 4)
+
+
+class TestCountingSteps:
+    """Assigning a count has a short way; what may be assigned is what could be without it."""
+
+    class Strict(State):
+        step_count: int = Field(default=0, le=3)
+
+    class Checked(State):
+        @field_validator("step_count")
+        @classmethod
+        def few(cls, count: int) -> int:
+            if count > 3:
+                raise ValueError("too many")
+            return count
+
+    class Settled(State):
+        model_config = ConfigDict(frozen=True)
+
+    def test_a_count_is_kept_and_known_to_be_set(self) -> None:
+        state = State()
+        state.step_count += 1
+        assert state.model_dump(exclude_unset=True) == {"step_count": 1}
+
+    @pytest.mark.parametrize("count", [-1, "many", 2.5, None])
+    def test_what_is_no_count_is_refused(self, count: Any) -> None:
+        state = State()
+        with pytest.raises(ValidationError):
+            state.step_count = count
+        assert state.step_count == 0
+
+    @pytest.mark.parametrize("count", [True, "3", 2.0])
+    def test_what_can_be_read_as_a_count_becomes_one(self, count: Any) -> None:
+        state = State()
+        state.step_count = count
+        assert type(state.step_count) is int
+
+    @pytest.mark.parametrize("kind", [Strict, Checked, Settled])
+    def test_a_subclass_with_rules_of_its_own_keeps_them(self, kind: type[State]) -> None:
+        with pytest.raises(ValidationError):
+            kind().step_count = 4

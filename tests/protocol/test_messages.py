@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError, field_validator
 
 from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, UnknownMessage
-from envtorch.protocol.messages import MAX_ERROR_BYTES, Close, Mcp, Reset, State, Step, decode, invalid
+from envtorch.protocol.messages import (
+    MAX_ERROR_BYTES,
+    Close,
+    Mcp,
+    Reset,
+    State,
+    Step,
+    action_in,
+    decode,
+    invalid,
+)
 from envtorch.protocol.wire import error_reply
 
 json_values = st.recursive(
@@ -141,3 +151,62 @@ class TestInvalid:
         with pytest.raises(ValidationError) as caught:
             Small.model_validate({"x": "y" * 10_000_000})
         assert len(json.dumps(invalid(caught.value).errors)) < MAX_ERROR_BYTES
+
+
+def as_one_value(raw: bytes) -> Any:
+    """What `raw` is, if it is one JSON value; None otherwise."""
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
+
+
+class TestTheShortWayToAnAction:
+    @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+    @given(action=objects)
+    def test_it_finds_what_the_long_way_finds(
+        self, separators: tuple[str, str], action: dict[str, Any]
+    ) -> None:
+        frame = json.dumps({"type": "step", "data": action}, separators=separators).encode()
+        request = decode(frame)
+        assert isinstance(request, Step)
+        assert action_in(frame) == bytes(request.data)
+
+    @given(
+        st.sampled_from([b'{"type":"step","data":{', b'{"type": "step", "data": {']), st.binary(max_size=30)
+    )
+    def test_what_it_finds_is_an_action_or_cannot_be_read(self, beginning: bytes, rest: bytes) -> None:
+        self.agrees(beginning + rest)
+
+    @pytest.mark.parametrize(
+        "rest",
+        [
+            b"}}",
+            b"}]",
+            b"}",
+            b"",
+            b'},"data":{}}',
+            b'"a":1},"type":"reset","x":{}}',
+            b'"a":1}} ',
+            b'"a":{}}}',
+            b'"a":"}"}}',
+            b"}}}",
+            b'"a":1}}{}',
+        ],
+    )
+    def test_endings(self, rest: bytes) -> None:
+        self.agrees(b'{"type":"step","data":{' + rest)
+
+    def agrees(self, frame: bytes) -> None:
+        action = action_in(frame)
+        if action is None or as_one_value(action) is None:
+            return  # the frame is read the long way
+        request = decode(frame)
+        assert isinstance(request, Step)
+        assert bytes(request.data) == action
+
+    @pytest.mark.parametrize(
+        "frame", [b'{"type":"reset"}', b'{"data":{},"type":"step"}', b"", b"{", b'{"type":"state"}']
+    )
+    def test_other_frames_are_none_of_its_business(self, frame: bytes) -> None:
+        assert action_in(frame) is None

@@ -4,9 +4,9 @@ import asyncio
 from collections import deque
 from contextvars import copy_context
 
-from envtorch.errors import EnvTorchError, NotAllowed
+from envtorch.errors import EnvTorchError, InvalidAction, NotAllowed
 from envtorch.protocol.formats import JSON
-from envtorch.protocol.messages import Close, Mcp, Request, Step, decode
+from envtorch.protocol.messages import Close, Mcp, Request, Step, action_in, decode
 from envtorch.protocol.wire import Reply, error_reply, mcp_reply
 from envtorch.server.lines import Line
 from envtorch.server.mcp import RpcDoor
@@ -51,19 +51,38 @@ class BaseConversation:
 
     def _answer(self, session: Session, frame: bytes) -> None:
         try:
-            request = decode(frame)
-            if type(request) is Step and self._may_step:
-                action = bytes(request.data)
-                reply = session.step_at_once(action)
-                if reply is not None:
-                    self._line.send(reply.frame())
-                    return
-                if session.start_step(action, JSON, self._replied) is not None:
-                    self._is_busy = True
-                    return
+            if not (self._may_step and self._step_at_once(session, frame)):
+                self._take_up(session, decode(frame))
         except EnvTorchError as error:
             self._line.send(error_reply(error).frame())
-            return
+
+    def _step_at_once(self, session: Session, frame: bytes) -> bool:
+        """Answer a frame like most, of an environment like many; False, and nothing done, for any other."""
+        action = action_in(frame)
+        if action is None:
+            return False
+        try:
+            reply = session.step_at_once(action)
+        except InvalidAction:
+            request = decode(frame)  # raises, if it is the frame that is wrong
+            if type(request) is Step and bytes(request.data) == action:
+                raise
+            return False
+        if reply is None:
+            return False
+        self._line.send(reply.frame())
+        return True
+
+    def _take_up(self, session: Session, request: Request) -> None:
+        if type(request) is Step and self._may_step:
+            action = bytes(request.data)
+            reply = session.step_at_once(action)
+            if reply is not None:
+                self._line.send(reply.frame())
+                return
+            if session.start_step(action, JSON, self._replied) is not None:
+                self._is_busy = True
+                return
         if isinstance(request, Close):
             self._is_over = True
             self._line.close()

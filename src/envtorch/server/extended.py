@@ -117,6 +117,8 @@ class ExtendedConversation:
         if message.type == "steps":
             self._steps(message, message.id)
             return
+        if message.type == "step" and message.timeout_s is None and self._step(message, message.id):
+            return
         control = self._controls.get(message.type)
         if control is not None and not (message.type == "cancel" and message.ch in self._far.held):
             self._spawn(self._control(message, control))
@@ -132,28 +134,27 @@ class ExtendedConversation:
             return
         if message.ack is not None:
             session.ledger.acknowledge(message.ack)
-        if message.type == "step" and message.timeout_s is None and self._step(session, message):
-            return
         call = self._calls.get(message.type, self._simulate)
         self._await(message, session.once(message.id, partial(call, session, message), self._context))
 
-    def _step(self, session: Session, message: Message) -> bool:
-        """Take a step the short way; False when it has to go the long one."""
-        assert message.id is not None
-        if self._mode is not ServerMode.SIMULATION or session.ledger.find(message.id) is not None:
+    def _step(self, message: Message, id: int) -> bool:
+        """Take a new step the short way; False when it has to go the long one."""
+        session = self._channels.get(message.ch)
+        if session is None or id <= session.ledger.newest or self._mode is not ServerMode.SIMULATION:
             return False
         action = bytes(message.data)
-        outcome = session.step_once(message.id, action, self._format) if action else None
+        outcome = session.step_once(id, action, self._format, message.ack) if action else None
         if outcome is None:
             return False
         self._await(message, outcome)
         return True
 
-    def _await(self, message: Message, outcome: "asyncio.Future[Reply]") -> None:
+    def _await(self, message: Message, outcome: Outcome) -> None:
         """Answer with an outcome, now or when it is there."""
         if outcome.done():
             self._answered(message, outcome)
         else:
+            assert isinstance(outcome, asyncio.Future)
             outcome.add_done_callback(partial(self._answered, message))
 
     def _steps(self, message: Message, id: int) -> None:
@@ -274,9 +275,7 @@ class ExtendedConversation:
         return reply
 
     def _take_up(self, session: Session, channel: int) -> Reply:
-        if (
-            self._is_over
-        ):  # it waited for a slot longer than its socket lived: another one may have come for it
+        if self._is_over:  # the wait for a slot outlived the socket; another one may have come for it
             raise SessionLost("the socket that asked for the session is gone")
         session.hold(self)
         self._far.held.pop(channel, None)

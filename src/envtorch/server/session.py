@@ -52,6 +52,30 @@ class Outcome(Protocol):
     def result(self) -> Any: ...
 
 
+class Settled:
+    """A request that was answered as soon as it was asked."""
+
+    __slots__ = ("_error", "_reply")
+
+    def __init__(self, reply: Reply | None, error: EnvTorchError | None) -> None:
+        self._reply, self._error = reply, error
+
+    def done(self) -> bool:
+        return True
+
+    def cancelled(self) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        return False
+
+    def exception(self) -> EnvTorchError | None:
+        return self._error
+
+    def result(self) -> Reply | None:
+        return self._reply
+
+
 class Holder(Protocol):
     """A socket that has taken a session up."""
 
@@ -335,26 +359,29 @@ class Session:
 
     # Exactly once.
 
-    def step_once(self, id: int, action: bytes, format: Format) -> "asyncio.Future[Reply] | None":
+    def step_once(
+        self, id: int, action: bytes, format: Format, acknowledged: int | None = None
+    ) -> Outcome | None:
         """A new request's step, taken at once or started; None when it has to wait, and nothing was done."""
-        outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._request_id = id
-        if self._immediate is not None:
-            try:
-                reply = self.step_at_once(action, format)
-            except EnvTorchError as error:
-                _settle(outcome, None, error)
-            else:
-                if reply is None:
-                    return None
-                outcome.set_result(reply)
-        else:
-            cancel = self.start_step(action, format, partial(_settle, outcome))
+        outcome: Outcome | None = self._settled_step(action, format)
+        if outcome is None:
+            pending: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            cancel = self.start_step(action, format, partial(_settle, pending))
             if cancel is None:
                 return None
             self._started = (id, cancel)
-        self.ledger.take(id, outcome)
+            outcome = pending
+        self.ledger.renew(id, outcome, acknowledged)
         return outcome
+
+    def _settled_step(self, action: bytes, format: Format) -> "Settled | None":
+        """What a step came to, of an environment that never waits."""
+        try:
+            reply = self.step_at_once(action, format)
+        except EnvTorchError as error:
+            return Settled(None, error)
+        return None if reply is None else Settled(reply, None)
 
     def once(
         self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]], context: Context | None = None
@@ -469,9 +496,8 @@ class Session:
             self._upkeep.forget(self)
 
 
-def _settle(outcome: "asyncio.Future[Reply]", reply: Reply | None, error: EnvTorchError | None) -> None:
+def _settle(outcome: "asyncio.Future[Any]", reply: Any, error: BaseException | None) -> None:
     if error is None:
-        assert reply is not None
         outcome.set_result(reply)
     else:
         outcome.set_exception(error)
@@ -482,7 +508,7 @@ def _as_future(outcome: Outcome) -> "asyncio.Future[Any]":
     if isinstance(outcome, asyncio.Future):
         return outcome
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    future.set_result(outcome.result())
+    _settle(future, outcome.result(), outcome.exception())
     return future
 
 
