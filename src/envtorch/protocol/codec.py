@@ -59,6 +59,7 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self._actions: TypeAdapter[list[ActT]] = TypeAdapter(list[spec.action])  # type: ignore[name-defined]
         self._observations: TypeAdapter[list[ObsT]] = TypeAdapter(list[spec.observation])  # type: ignore[name-defined]
         self._observation: TypeAdapter[ObsT] = TypeAdapter(spec.observation)
+        self._fit_observation: Callable[[Any], ObsT] = self._observation.validator.validate_python
         self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
         self.takes_tool_actions = spec.action in (CallToolAction, ListToolsAction)
         self._tool_actions = _TOOL_ACTIONS if self.takes_tool_actions or spec.action is Action else {}
@@ -156,16 +157,21 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
     def decode_result(self, payload: Mapping[str, Any]) -> StepResult[ObsT]:
         """The result in the `data` of an observation message."""
-        observation = payload.get("observation", {})
+        get = payload.get
+        observed = get("observation", {})
         if self._lifted:
-            observation = observation | {name: payload[name] for name in self._lifted if name in payload}
+            observed = observed | {name: payload[name] for name in self._lifted if name in payload}
+        try:
+            observation = self._fit_observation(observed)
+        except ValidationError as error:
+            raise _misfit("observation", error) from error
         return StepResult(
-            observation=_fit(self._observation, observation, "observation"),
-            reward=payload.get("reward"),
-            done=bool(payload.get("done", False)),
-            metadata=payload.get("metadata"),
-            terminated=payload.get("terminated"),
-            truncated=payload.get("truncated"),
+            observation,
+            get("reward"),
+            bool(get("done", False)),
+            get("metadata"),
+            get("terminated"),
+            get("truncated"),
         )
 
     def decode_observations(
@@ -232,7 +238,11 @@ def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
     try:
         return adapter.validate_python(payload)
     except ValidationError as error:
-        raise ProtocolError(f"the server's {what} does not fit {error.title}: {error}") from error
+        raise _misfit(what, error) from error
+
+
+def _misfit(what: str, error: ValidationError) -> ProtocolError:
+    return ProtocolError(f"the server's {what} does not fit {error.title}: {error}")
 
 
 _ENVELOPE_FIELDS = {"reward": None, "done": False, "metadata": None, "terminated": None, "truncated": None}

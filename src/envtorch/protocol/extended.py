@@ -31,6 +31,7 @@ from envtorch.protocol.wire import Answer, Reply
 
 __all__ = [
     "FORMATS",
+    "NOTHING",
     "Attach",
     "Cancel",
     "Fork",
@@ -98,16 +99,20 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
-_KINDS = (list[Message] | Message, Open, Attach, Cancel, Fork, Steps, list[msgspec.Raw], dict[str, Any])
+_KINDS = (Open, Attach, Cancel, Fork, Steps, list[msgspec.Raw], dict[str, Any])
 _readers: dict[str, dict[Any, Any]] = {
     format.name: {kind: format.reader(kind) for kind in _KINDS} for format in FORMATS.values()
 }
+_frame_readers = {format.name: format.reader(list[Message] | Message).decode for format in FORMATS.values()}
 
 
 def read_frame(frame: bytes, format: Format) -> Sequence[Message]:
     """The messages in a frame. Raises `InvalidJSON` when it holds anything else."""
-    found = _read(frame, list[Message] | Message, format, InvalidJSON)
-    return found if isinstance(found, list) else [found]
+    try:
+        found = _frame_readers[format.name](frame)
+    except READ_ERRORS as error:
+        raise InvalidJSON(f"Invalid message: {error}") from None
+    return found if type(found) is list else [found]
 
 
 def write_frame(batch: Sequence[Message], format: Format) -> bytes:

@@ -22,6 +22,7 @@ from envtorch.errors import (
 )
 from envtorch.protocol.batch import Steps
 from envtorch.protocol.extended import (
+    NOTHING,
     Attach,
     Cancel,
     Fork,
@@ -66,6 +67,7 @@ class ExtendedConversation:
         self._sessions = sessions
         self._rpc = rpc
         self._mode = mode
+        self._may_step = mode is ServerMode.SIMULATION
         self._channels: dict[int, Session] = {}
         self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
@@ -103,6 +105,8 @@ class ExtendedConversation:
         except EnvTorchError as error:
             self._send(Message.of(error_reply(error, self._format), id=None, ch=0))
             return
+        if len(batch) == 1 and not self._outbox and self._step_alone(batch[0]):
+            return
         self._will_flush = True
         for message in batch:
             try:
@@ -111,13 +115,37 @@ class ExtendedConversation:
                 self._answer(message, error_reply(error, self._format))
         self._flush()
 
+    def _step_alone(self, message: Message) -> bool:
+        """Answer one new step that need not wait, as most frames are; False, and nothing done, otherwise."""
+        session = self._stepped_by(message)
+        if session is None:
+            return False
+        assert message.id is not None
+        settled = session.settle_step(message.id, bytes(message.data), self._format, message.ack)
+        if settled is None:
+            return False
+        reply = settled.reply if settled.error is None else error_reply(settled.error, self._format)
+        assert reply is not None
+        told = Message(reply.type, message.id, message.ch, msgspec.Raw(reply.data))
+        self._line.send(self._format.write(told), binary=self._format.is_binary)
+        return True
+
+    def _stepped_by(self, message: Message) -> Session | None:
+        """The session that a message steps, as for the first time, with no deadline; None for all else."""
+        if message.type != "step" or message.timeout_s is not None or not self._may_step:
+            return None
+        session = self._channels.get(message.ch)
+        if session is None or message.id is None or message.id <= session.ledger.newest:
+            return None
+        return session if message.data is not NOTHING else None
+
     def _dispatch(self, message: Message) -> None:
         if message.id is None:
             raise ProtocolError("every request on this wire carries an id, a whole number")
         if message.type == "steps":
             self._steps(message, message.id)
             return
-        if message.type == "step" and message.timeout_s is None and self._step(message, message.id):
+        if self._step(message, message.id):
             return
         control = self._controls.get(message.type)
         if control is not None and not (message.type == "cancel" and message.ch in self._far.held):
@@ -139,11 +167,10 @@ class ExtendedConversation:
 
     def _step(self, message: Message, id: int) -> bool:
         """Take a new step the short way; False when it has to go the long one."""
-        session = self._channels.get(message.ch)
-        if session is None or id <= session.ledger.newest or self._mode is not ServerMode.SIMULATION:
+        session = self._stepped_by(message)
+        if session is None:
             return False
-        action = bytes(message.data)
-        outcome = session.step_once(id, action, self._format, message.ack) if action else None
+        outcome = session.step_once(id, bytes(message.data), self._format, message.ack)
         if outcome is None:
             return False
         self._await(message, outcome)

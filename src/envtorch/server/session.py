@@ -55,10 +55,11 @@ class Outcome(Protocol):
 class Settled:
     """A request that was answered as soon as it was asked."""
 
-    __slots__ = ("_error", "_reply")
+    __slots__ = ("error", "reply")
 
-    def __init__(self, reply: Reply | None, error: EnvTorchError | None) -> None:
-        self._reply, self._error = reply, error
+    def __init__(self, reply: Reply | None, error: EnvTorchError | None = None) -> None:
+        """One of the two."""
+        self.reply, self.error = reply, error
 
     def done(self) -> bool:
         return True
@@ -70,10 +71,10 @@ class Settled:
         return False
 
     def exception(self) -> EnvTorchError | None:
-        return self._error
+        return self.error
 
     def result(self) -> Reply | None:
-        return self._reply
+        return self.reply
 
 
 class Holder(Protocol):
@@ -359,29 +360,36 @@ class Session:
 
     # Exactly once.
 
-    def step_once(
+    def settle_step(
         self, id: int, action: bytes, format: Format, acknowledged: int | None = None
-    ) -> Outcome | None:
-        """A new request's step, taken at once or started; None when it has to wait, and nothing was done."""
+    ) -> "Settled | None":
+        """A new request's step, taken at once; None when it has to wait, and nothing was done."""
         self._request_id = id
-        outcome: Outcome | None = self._settled_step(action, format)
-        if outcome is None:
-            pending: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            cancel = self.start_step(action, format, partial(_settle, pending))
-            if cancel is None:
-                return None
-            self._started = (id, cancel)
-            outcome = pending
-        self.ledger.renew(id, outcome, acknowledged)
-        return outcome
-
-    def _settled_step(self, action: bytes, format: Format) -> "Settled | None":
-        """What a step came to, of an environment that never waits."""
         try:
             reply = self.step_at_once(action, format)
         except EnvTorchError as error:
-            return Settled(None, error)
-        return None if reply is None else Settled(reply, None)
+            settled = Settled(None, error)
+        else:
+            if reply is None:
+                return None
+            settled = Settled(reply)
+        self.ledger.renew(id, settled, acknowledged)
+        return settled
+
+    def step_once(
+        self, id: int, action: bytes, format: Format, acknowledged: int | None = None
+    ) -> Outcome | None:
+        """`settle_step`, or the step is started; None when it has to wait, and nothing was done."""
+        settled = self.settle_step(id, action, format, acknowledged)
+        if settled is not None:
+            return settled
+        outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        cancel = self.start_step(action, format, partial(_settle, outcome))
+        if cancel is None:
+            return None
+        self._started = (id, cancel)
+        self.ledger.renew(id, outcome, acknowledged)
+        return outcome
 
     def once(
         self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]], context: Context | None = None
