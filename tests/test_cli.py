@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from envtorch.envs.echo_env import EchoEnv
+from envtorch.errors import CapacityReached
 from tests.support import eventually
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
@@ -55,6 +58,32 @@ def test_workers_serve_together_and_stop_together() -> None:
     server.terminate()
     assert server.wait(timeout=40) == 0
     server.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(2, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux"))]
+)
+def test_serve_makes_room_for_as_many_sessions_as_it_is_told(workers: int) -> None:
+    target = "envtorch.envs.echo_env.environment:EchoEnvironment"
+    command = [*ENVTORCH, "serve", target, "--port", "0", "--sessions", "3", "--workers", str(workers)]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    url = server.stderr.readline().split(" on ")[1].split()[0]
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(EchoEnv(url, connect_timeout_s=30)).reset()
+        with pytest.raises(CapacityReached, match="3"):
+            EchoEnv(url).connect()
+    server.terminate()
+    assert server.wait(timeout=40) in (0, -15)
+    server.stderr.close()
+
+
+def test_room_is_refused_where_environments_cannot_live_side_by_side() -> None:
+    command = [*ENVTORCH, "serve", "tests.cli.environments:OneMan", "--sessions", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "SUPPORTS_CONCURRENT_SESSIONS" in done.stderr
 
 
 def test_workers_say_what_they_cannot_serve() -> None:

@@ -50,3 +50,9 @@ class Workshop(Environment[Work, Bench, State]):
     @property
     def state(self) -> State:
         return self._state
+
+
+class OneMan(Workshop):
+    """Not for two at a time."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = False

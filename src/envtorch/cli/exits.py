@@ -58,7 +58,7 @@ _EXITS: Mapping[type[EnvTorchError], Exit] = {
 _NEXT: Mapping[type[EnvTorchError], str] = {
     ConnectFailed: "is the server up? `envtorch serve TARGET` starts one, and says where it listens",
     Unauthorized: "set ENVTORCH_TOKEN to a token that the server takes",
-    CapacityReached: "wait for a session to end, or serve with a larger max_concurrent_envs",
+    CapacityReached: "wait for a session to end, or serve with room for more: `envtorch serve --sessions N`",
     EngineUnavailable: "start Docker or Podman, or set DOCKER_HOST; `envtorch doctor` says what answers",
     FactoryFailed: "run `envtorch check TARGET`: it says what the environment's constructor raised",
 }

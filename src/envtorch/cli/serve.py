@@ -44,6 +44,14 @@ def serve(
             help="'process': every session's environment in a process of its own.", rich_help_panel=SESSIONS
         ),
     ] = None,
+    sessions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The most sessions at a time, whatever the application says; one, if it says nothing.",
+            rich_help_panel=SESSIONS,
+        ),
+    ] = None,
     workers: Annotated[
         int,
         typer.Option(
@@ -76,6 +84,7 @@ def serve(
         options = {
             "--token-file": token_file,
             "--isolation": isolation,
+            "--sessions": sessions,
             "--workers": workers,
             "--record": record,
             "--drain": min(drain, 2.0),  # whoever edits does not want to wait
@@ -83,9 +92,11 @@ def serve(
         serve_and_reload(target, _listener(host, port, fd), options)
         return
     if workers > 1:
-        _serve_workers(target, workers, _listener(host, port, fd), isolation, token_file, drain, record, web)
+        _serve_workers(
+            target, workers, _listener(host, port, fd), isolation, sessions, token_file, drain, record, web
+        )
         return
-    app = _application(target, isolation, record)
+    app = _application(target, isolation, sessions, record)
     listener = _listener(host, port, fd)
     address, bound_port = listener.getsockname()[:2]
     typer.echo(f"EnvTorch serves {target} on http://{address}:{bound_port} ({_places(web)})", err=True)
@@ -101,6 +112,7 @@ def _serve_workers(
     workers: int,
     listener: socket.socket,
     isolation: str | None,
+    sessions: int | None,
     token_file: Path | None,
     drain_s: float,
     record: Path | None,
@@ -122,6 +134,7 @@ def _serve_workers(
             token_file=token_file,
             drain_s=drain_s,
             isolation=isolation,
+            sessions=sessions,
             record=record,
             preludes=PRELUDES,
             loader="envtorch.compat.loader:load_app",
@@ -135,13 +148,15 @@ def _places(web: bool) -> str:
     return "the page at /web, docs at /docs" if web else "docs at /docs"
 
 
-def _application(target: str, isolation: str | None, record: Path | None) -> Any:
+def _application(target: str, isolation: str | None, sessions: int | None, record: Path | None) -> Any:
     from envtorch.compat.loader import load_app
 
     try:
         app = load_app(target)
         if isolation is not None:
             _server_of(app, target, "isolated").isolate(isolation, preludes=PRELUDES)
+        if sessions is not None:
+            _server_of(app, target, "counted").make_room(sessions)
         if record is not None:
             _server_of(app, target, "recorded").record(record)
     except EnvTorchError as error:

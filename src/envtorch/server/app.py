@@ -78,6 +78,14 @@ class HTTPEnvServer:
         """
         self.sessions.isolate(self._nursery(isolation, preludes))
 
+    def make_room(self, sessions: int) -> None:
+        """Hold at most that many sessions, whatever was said before; not once there are sessions."""
+        if sessions < 1:
+            raise ConfigurationError(f"a server has room for one session or more, not {sessions}")
+        if self.sessions.active:
+            raise ConfigurationError("there are sessions already: say how many there may be before the first")
+        self.sessions.make_room(sessions)
+
     def record(self, directory: Path | str, *, secrets: Iterable[str] = ()) -> None:
         """Write down every episode, from the first session on; `secrets` are names of fields to leave out.
 

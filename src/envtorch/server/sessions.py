@@ -59,7 +59,7 @@ class Sessions:
         self.factory = factory
         self.config = config
         self.meter = Meter()
-        self.slots: Room = Slots(config.max_concurrent_envs)
+        self.slots: Room
         self.neighbours: Neighbours = Alone()
         """The other processes of this server, where a session may live that is not found here."""
         self.draining = False
@@ -78,15 +78,23 @@ class Sessions:
         self._builders = asyncio.Semaphore(MOST_BUILDERS)
         self._need_threads: bool | None = None
         """Whether environments keep the thread they are built on; None before the first."""
-        self.serves_anonymous = config.max_concurrent_envs == 1
+        self.serves_anonymous: bool
         """Callers who never say who they are share one session. With room for more it would be a guess."""
         self._anonymous: Session | None = None
         self._running = 0
         self._quiet = asyncio.Event()
         """Set when the server stops and the last call has ended."""
         self._nursery = nursery
-        if self._known_class is not None and nursery is None:
-            factory.require_concurrency(self._known_class, config.max_concurrent_envs)
+        self.make_room(config.max_concurrent_envs)
+
+    def make_room(self, sessions: int) -> None:
+        """Hold at most that many sessions, from the first one on. Raises `ConfigurationError` where several
+        environments may not live side by side."""
+        if self._known_class is not None and self._nursery is None:
+            self.factory.require_concurrency(self._known_class, sessions)
+        self.config = self.config.model_copy(update={"max_concurrent_envs": sessions})
+        self.slots = Slots(sessions)
+        self.serves_anonymous = sessions == 1
 
     # Looking.
 

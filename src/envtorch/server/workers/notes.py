@@ -46,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether others than this machine can reach the server."""
     worker: int = 0
     isolation: str | None = None
+    sessions: int | None = None
     preludes: list[str] = []
     record: str | None = None
     token_file: str | None = None

@@ -27,6 +27,7 @@ def serve_workers(
     token_file: Path | str | None = None,
     drain_s: float = 30.0,
     isolation: str | None = None,
+    sessions: int | None = None,
     preludes: Sequence[str] = (),
     record: Path | str | None = None,
     loader: str = "envtorch.server.workers.worker:application",
@@ -37,7 +38,8 @@ def serve_workers(
 
     It is the server that `serve` runs, on as many cores: one capacity, one set of sessions, whichever worker
     a connection reaches. A worker that ends is replaced, and its sessions are `SessionLost`. What a worker
-    serves it loads by name. With `record`, every worker writes its episodes to a file of its own in that
+    serves it loads by name. `sessions` is the most there may be, in all workers together, where that is not
+    what the application says. With `record`, every worker writes its episodes to a file of its own in that
     directory. `on_ready` is told how many workers serve, once they do. `options` are uvicorn's.
     Raises `ConfigurationError` when the application cannot be loaded.
     """
@@ -57,6 +59,7 @@ def serve_workers(
             drain_s=drain_s,
             is_exposed=not is_loopback(listener),
             isolation=isolation,
+            sessions=sessions,
             preludes=list(preludes),
             record=str(Path(record).absolute()) if record is not None else None,
             token_file=str(Path(token_file).absolute()) if token_file is not None else None,

@@ -71,6 +71,8 @@ def _load(plan: Plan) -> Any:
     app = load_object(plan.loader)(plan.target)
     if plan.isolation is not None:
         _require_server(app, plan, "isolated").isolate(plan.isolation, preludes=plan.preludes)
+    if plan.sessions is not None:
+        _require_server(app, plan, "counted").make_room(plan.sessions)
     if plan.record is not None:
         _require_server(app, plan, "recorded").record(plan.record)
     return app
