@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envtorch import Action, EnvClient, Environment, Observation, State, create_app
-from envtorch.client.vector import VectorEnv
+from envtorch.client.vector import HALF, VectorEnv
 from envtorch.errors import (
     CapacityReached,
     ConfigurationError,
@@ -161,6 +161,44 @@ def test_an_invalid_action_is_its_own_sessions_business(server: Running) -> None
         result = envs.step([{"by": 1}, {"by": "far"}, {"by": 2}])
         assert isinstance(result.errors[1], InvalidAction)
         assert (result[0].observation["position"], result[2].observation["position"]) == (1, 2)
+
+
+class TestHalves:
+    """A wide vector sends a step as two halves: nobody notices."""
+
+    WIDE = 2 * HALF + 3
+
+    @pytest.fixture
+    def wide(self) -> Iterator[Vector]:
+        with (
+            running(create_app(QuickLine, max_concurrent_envs=self.WIDE)) as server,
+            LineEnv.vector(server.url, self.WIDE) as envs,
+        ):
+            envs.reset(start=-100)
+            yield envs
+
+    def test_are_put_together_in_order(self, wide: Vector) -> None:
+        for _ in range(2):  # the second time, what is looked at is read ahead
+            result = wide.step([Move(by=place) for place in range(self.WIDE)])
+            positions = [one.position for one in result.observations]
+        assert positions == [-100 + 2 * place for place in range(self.WIDE)]
+        assert result.rewards == [float(position) for position in positions]
+        assert result.dones == [position >= 5 for position in positions]
+        assert result.array("picture").shape == (self.WIDE, 2, 3)
+        assert [state.step_count for state in wide.state()] == [2] * self.WIDE
+
+    def test_one_that_fails_in_either_is_the_only_one(self, wide: Vector) -> None:
+        for place in (1, self.WIDE - 1):
+            result = wide.step([Move(do="fail" if at == place else "") for at in range(self.WIDE)])
+            assert list(result.errors) == [place]
+            assert sum(one is not None for one in result.observations) == self.WIDE - 1
+
+    def test_an_action_that_cannot_be_sent_keeps_all_from_being_sent(self, wide: Vector) -> None:
+        odd = Move()
+        odd.metadata["odd"] = object()
+        with pytest.raises(InvalidAction):
+            wide.step([Move()] * (self.WIDE - 1) + [odd])
+        assert [state.step_count for state in wide.state()] == [0] * self.WIDE
 
 
 class TestEndsOfEpisodes:

@@ -11,7 +11,7 @@ from envtorch.client.hooks import Hooks
 from envtorch.client.options import ClientOptions, GivenOptions
 from envtorch.client.vector_link import VectorLink
 from envtorch.client.vector_results import VectorResult
-from envtorch.client.vector_take import Collector
+from envtorch.client.vector_take import Collector, Interest
 from envtorch.errors import ConfigurationError, EnvTorchError, InvalidAction
 from envtorch.protocol.codec import encode_value
 from envtorch.protocol.formats import JSON
@@ -20,6 +20,10 @@ from envtorch.types import ActT, ObsT, StateT, StepResult
 __all__ = ["Autoreset", "VectorEnv"]
 
 Autoreset = Literal["disabled", "next_step", "same_step"]
+
+HALF = 32
+"""From two times this many sessions on, a step travels as two halves: while the server works on one, its
+client writes or reads the other."""
 
 
 class VectorEnv(Generic[ActT, ObsT, StateT]):
@@ -59,6 +63,8 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
         self._options = ClientOptions.of(base_url, **options)
         self._count = count
         self._link = VectorLink(self._options, count)
+        self._everybody = list(range(count))
+        self._interest = Interest()
         self._collector: Collector[ObsT] | None = None
         self._over: set[int] = set()
         self._reset_options: dict[str, Any] = {}
@@ -101,13 +107,13 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
         if self._over and self._autoreset == "next_step":
             self.send({place: actions[place] for place in range(self._count)}, timeout_s=timeout_s)
         else:
-            self._start(list(range(self._count)), actions, timeout_s)
+            self._start(self._everybody, actions, timeout_s)
 
     def step_wait(self) -> VectorResult[ObsT]:
         """The results of `step_async`, when all of them are there."""
         collector = self._started()
         for arrived in self._link.answers():
-            collector.take(arrived)
+            collector.take(arrived, more_to_come=self._link.sessions.owed > 0)
         result = collector.result()
         self._collector = None
         return self._renewed(result)
@@ -173,22 +179,35 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
 
     # Asking, and beginning anew.
 
-    def _start(self, places: list[int], actions: Sequence[ActT], timeout_s: float | None) -> None:
+    def _start(self, places: Sequence[int], actions: Sequence[ActT], timeout_s: float | None) -> None:
         hooks, format = self._hooks, self._link.sessions.format
-        encoded: Any = None
-        if format is JSON:
-            encoded = hooks.encode_actions(actions)
-        if encoded is None:
-            encoded = format.write([msgspec.Raw(hooks.encode_action(action, format)) for action in actions])
-        frame = self._link.sessions.steps(
-            places, encoded, lambda place: hooks.encode_action(actions[place], format)
-        )
+
+        def one(place: int) -> bytes:
+            return hooks.encode_action(actions[places.index(place)], format)
+
+        parts = self._parts(len(places))
+        encoded = [self._encoded(actions[part]) for part in parts]  # all, or none is sent
         self._collect()
-        self._link.ask(frame, timeout_s)
+        for part, data in zip(parts, encoded, strict=True):
+            self._link.ask(self._link.sessions.steps(places[part], data, one), timeout_s)
+
+    def _parts(self, count: int) -> Sequence[slice]:
+        if count < 2 * HALF or self._link.sessions.format is not JSON:
+            return [slice(count)]  # an array in two halves would have to be copied to be one
+        return [slice(count // 2), slice(count // 2, count)]
+
+    def _encoded(self, actions: Sequence[ActT]) -> bytes:
+        """The actions as a list."""
+        hooks, format = self._hooks, self._link.sessions.format
+        together = hooks.encode_actions(actions) if format is JSON else None
+        if together is not None:
+            return together
+        return format.write([msgspec.Raw(hooks.encode_action(action, format)) for action in actions])
 
     def _collect(self) -> None:
         if self._collector is None:
-            self._collector = Collector(self._hooks, self._link.sessions.format, self._count)
+            format = self._link.sessions.format
+            self._collector = Collector(self._hooks, format, self._count, self._interest)
 
     def _started(self) -> "Collector[ObsT]":
         if self._collector is None:
@@ -208,7 +227,7 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
 
     def _renewed(self, result: VectorResult[ObsT]) -> VectorResult[ObsT]:
         """What autoreset makes of a result."""
-        over = {place for place, done in enumerate(result.dones) if done}
+        over = {place for place, done in enumerate(result.dones) if done} if True in result.dones else set()
         if self._autoreset != "same_step" or not over:
             self._over = over
             return result

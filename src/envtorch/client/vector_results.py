@@ -28,7 +28,7 @@ class VectorResult(Generic[ObsT]):
     final: dict[int, StepResult[ObsT]] = field(default_factory=dict)
     """With autoreset "same_step": how the episodes ended that were begun anew in the same call."""
     _read: Callable[[], Sequence[ObsT]] = field(default=list, repr=False)
-    _arrays: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _arrays: Callable[[], Mapping[str, Any]] = field(default=dict, repr=False)
     _observations: Sequence[ObsT] | None = field(default=None, repr=False)
 
     @property
@@ -42,8 +42,9 @@ class VectorResult(Generic[ObsT]):
 
         On the MessagePack wire, arrays of one shape are not copied on the way: this is a view of the frame.
         """
-        if name in self._arrays:
-            return self._arrays[name]
+        arrays = self._arrays()
+        if name in arrays:
+            return arrays[name]
         import numpy
 
         return numpy.asarray(column_of([_field(one, name) for one in self.observations]))

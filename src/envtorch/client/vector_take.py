@@ -1,7 +1,9 @@
 """Putting together what the sessions of a vector answer, in whatever pieces it comes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from typing import Any, Generic
 
 from envtorch.client.hooks import Hooks
@@ -10,34 +12,103 @@ from envtorch.errors import EnvTorchError
 from envtorch.protocol.batch import Columns
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.vector import Arrived
-from envtorch.types import ObsT, StepResult
+from envtorch.types import ObsT, Scalar, StepResult
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "Interest"]
+
+
+@dataclass
+class Interest:
+    """What the user of a vector looks at, which can be got ready while the server is still at work."""
+
+    observations: bool = False
+
+
+class Piece(Generic[ObsT]):
+    """What some sessions answered together. It is read when it is looked at, and only once."""
+
+    def __init__(self, columns: Columns, hooks: Hooks[Any, ObsT, Any], format: Format) -> None:
+        self._columns, self._hooks, self._format = columns, hooks, format
+        self.channels = columns.ch
+        self.rewards: list[Scalar | None] = columns.reward
+        self.dones = columns.done
+
+    @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """Columns of the observations, where they came as such."""
+        raw = bytes(self._columns.fields)
+        fields: Mapping[str, Any] = self._format.read(raw) if raw else {}
+        return fields
+
+    @cached_property
+    def observations(self) -> Sequence[ObsT]:
+        if self._format is JSON and not bytes(self._columns.fields):
+            raw = bytes(self._columns.observation)
+            read = self._hooks.parse_observations(raw, self.rewards, self.dones)
+            if read is not None:
+                return read
+        return [result.observation for result in self.results()]
+
+    @property
+    def truncated(self) -> list[bool]:
+        return self._columns.truncated or [False] * len(self.dones)
+
+    @property
+    def terminated(self) -> list[bool]:
+        if self._columns.terminated is not None:
+            return self._columns.terminated
+        return [done and not cut for done, cut in zip(self.dones, self.truncated, strict=True)]
+
+    @property
+    def metadata(self) -> list[dict[str, Any] | None]:
+        return self._columns.metadata or [None] * len(self.dones)
+
+    def results(self) -> list[StepResult[ObsT]]:
+        """One result for each session."""
+        count = range(len(self.channels))
+        if self.fields:
+            rows = [{name: column[i] for name, column in self.fields.items()} for i in count]
+        else:
+            rows = self._format.read(bytes(self._columns.observation))
+        beside = {
+            name: column
+            for name in ("reward", "done", "metadata", "terminated", "truncated")
+            if (column := getattr(self._columns, name)) is not None
+        }
+        return [
+            self._hooks.parse_result(
+                {"observation": rows[i]} | {name: column[i] for name, column in beside.items()}
+            )
+            for i in count
+        ]
 
 
 class Collector(Generic[ObsT]):
     """Takes what arrives and gives one result, or one session's."""
 
-    def __init__(self, hooks: Hooks[Any, ObsT, Any], format: Format, count: int) -> None:
+    def __init__(
+        self, hooks: Hooks[Any, ObsT, Any], format: Format, count: int, interest: Interest | None = None
+    ) -> None:
         self._hooks, self._format, self._count = hooks, format, count
-        self._whole: Columns | None = None
-        """All sessions' columns, in order, when they came in one piece: the usual case, and the short one."""
+        self._interest = interest or Interest()
+        self._pieces: list[Piece[ObsT]] = []
         self._results: dict[int, StepResult[ObsT]] = {}
         self._errors: dict[int, EnvTorchError] = {}
         self.fresh: list[int] = []
         """The sessions that have answered since the last look."""
 
-    def take(self, arrived: Sequence[Arrived]) -> None:
+    def take(self, arrived: Sequence[Arrived], *, more_to_come: bool = False) -> None:
+        """Take what came. While the server is still busy with the rest, read what will be looked at."""
         for one in arrived:
             self.fresh.extend(one.channels)
             self._take(one)
+        if more_to_come and self._interest.observations:
+            for piece in self._pieces:
+                _ = piece.observations
 
     def _take(self, arrived: Arrived) -> None:
-        columns = arrived.columns
-        if columns is not None and columns.ch == list(range(self._count)):
-            self._whole = columns
-        elif columns is not None:
-            self._results.update(zip(columns.ch, self._split(columns), strict=True))
+        if arrived.columns is not None:
+            self._pieces.append(Piece(arrived.columns, self._hooks, self._format))
         elif arrived.error is not None:
             self._errors[arrived.channels[0]] = arrived.error
         else:
@@ -51,15 +122,20 @@ class Collector(Generic[ObsT]):
 
     def one(self, place: int) -> StepResult[ObsT] | EnvTorchError:
         """One session's result or error."""
-        if self._whole is not None:
-            self._results.update(enumerate(self._split(self._whole)))
-            self._whole = None
+        self._take_apart()
         return self._errors[place] if place in self._errors else self._results[place]
+
+    def _take_apart(self) -> None:
+        for piece in self._pieces:
+            self._results.update(zip(piece.channels, piece.results(), strict=True))
+        self._pieces.clear()
 
     def result(self) -> VectorResult[ObsT]:
         """Everything that came, as columns."""
-        if self._whole is not None:
-            return self._of_columns(self._whole)
+        pieces = sorted(self._pieces, key=lambda piece: piece.channels[0])
+        if [channel for piece in pieces for channel in piece.channels] == list(range(self._count)):
+            return self._joined(pieces)
+        self._take_apart()
         rows = [self._results.get(place) for place in range(self._count)]
         return VectorResult(
             rewards=[row.reward if row else 0.0 for row in rows],
@@ -71,52 +147,24 @@ class Collector(Generic[ObsT]):
             _observations=[row.observation if row else None for row in rows],  # type: ignore[misc]
         )
 
-    def _of_columns(self, columns: Columns) -> VectorResult[ObsT]:
-        truncated = columns.truncated or [False] * len(columns.done)
-        ended = columns.terminated or [d and not t for d, t in zip(columns.done, truncated, strict=True)]
-        fields = self._fields(columns)
+    def _joined(self, pieces: Sequence[Piece[ObsT]]) -> VectorResult[ObsT]:
+        """The usual case, and the short one: pieces that cover everybody, in order."""
+
+        def read() -> Sequence[ObsT]:
+            self._interest.observations = True
+            observations: Sequence[ObsT] = _joined([piece.observations for piece in pieces])
+            return observations
+
         return VectorResult(
-            rewards=columns.reward,
-            dones=columns.done,
-            terminated=ended,
-            truncated=truncated,
-            metadata=columns.metadata or [None] * len(columns.done),
+            rewards=_joined([piece.rewards for piece in pieces]),
+            dones=_joined([piece.dones for piece in pieces]),
+            terminated=_joined([piece.terminated for piece in pieces]),
+            truncated=_joined([piece.truncated for piece in pieces]),
+            metadata=_joined([piece.metadata for piece in pieces]),
             errors={},
-            _read=lambda: self._observations(columns, fields),
-            _arrays={name: column for name, column in fields.items() if hasattr(column, "ndim")},
+            _read=read,
+            _arrays=lambda: _arrays([piece.fields for piece in pieces]),
         )
-
-    def _fields(self, columns: Columns) -> Mapping[str, Any]:
-        raw = bytes(columns.fields)
-        fields: Mapping[str, Any] = self._format.read(raw) if raw else {}
-        return fields
-
-    def _observations(self, columns: Columns, fields: Mapping[str, Any]) -> Sequence[ObsT]:
-        if self._format is JSON:
-            read = self._hooks.parse_observations(bytes(columns.observation), columns.reward, columns.done)
-            if read is not None:
-                return read
-        return [result.observation for result in self._split(columns, fields)]
-
-    def _split(self, columns: Columns, fields: Mapping[str, Any] | None = None) -> list[StepResult[ObsT]]:
-        """One result for each session of the columns."""
-        fields = self._fields(columns) if fields is None else fields
-        count = range(len(columns.ch))
-        if fields:
-            rows = [{name: column[i] for name, column in fields.items()} for i in count]
-        else:
-            rows = self._format.read(bytes(columns.observation))
-        beside = {
-            name: column
-            for name in ("reward", "done", "metadata", "terminated", "truncated")
-            if (column := getattr(columns, name)) is not None
-        }
-        return [
-            self._hooks.parse_result(
-                {"observation": rows[i]} | {name: column[i] for name, column in beside.items()}
-            )
-            for i in count
-        ]
 
     @staticmethod
     def merged(
@@ -127,4 +175,19 @@ class Collector(Generic[ObsT]):
         for place in final:
             observations[place] = begun.observations[place]
         errors = ended.errors | begun.errors
-        return replace(ended, errors=errors, final=final, _observations=observations, _arrays={})
+        return replace(ended, errors=errors, final=final, _observations=observations, _arrays=dict)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Lists end to end; one alone as it is."""
+    return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
+
+
+def _arrays(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns that are arrays in every piece."""
+    names = [name for name in fields[0] if all(hasattr(columns.get(name), "ndim") for columns in fields)]
+    if len(fields) == 1:
+        return {name: fields[0][name] for name in names}
+    import numpy
+
+    return {name: numpy.concatenate([columns[name] for columns in fields]) for name in names}

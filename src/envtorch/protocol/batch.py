@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 
 from envtorch.errors import EnvironmentFailed
-from envtorch.protocol.codec import ENVELOPE, encode_observation_alone, envelope_of, fallback, numbers_of
+from envtorch.protocol.codec import ENVELOPE, encode_observation_alone, envelopes_of, fallback, numbers_of
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Reply
 from envtorch.types import Observation
@@ -54,12 +54,12 @@ def write_columns(observations: Sequence[object], channels: list[int], format: F
 
     Raises `EnvironmentFailed` when one of them cannot be encoded; which one, only one by one will tell.
     """
-    envelopes = [envelope_of(observation) for observation in observations]
-    reward, done, metadata, terminated, truncated = (list(column) for column in zip(*envelopes, strict=True))
+    envelopes = envelopes_of(observations)
+    reward, done, metadata, terminated, truncated = map(list, zip(*envelopes, strict=True))
     said_how = not (terminated.count(None) == truncated.count(None) == len(observations))
     if said_how:
         done = [d or t or c for d, t, c in zip(done, terminated, truncated, strict=True)]
-    columns = {"ch": channels, "reward": numbers_of(reward), "done": [bool(one) for one in done]}
+    columns = {"ch": channels, "reward": numbers_of(reward), "done": list(map(bool, done))}
     if any(metadata):
         columns["metadata"] = metadata
     if said_how:
@@ -76,7 +76,7 @@ def write_columns(observations: Sequence[object], channels: list[int], format: F
 
 def _rows(observations: Sequence[object], format: Format) -> bytes:
     kind = type(observations[0])
-    if format is JSON and issubclass(kind, Observation) and all(type(one) is kind for one in observations):
+    if format is JSON and issubclass(kind, Observation) and set(map(type, observations)) == {kind}:
         try:
             return _list_writer(kind).to_json(
                 observations, exclude={"__all__": ENVELOPE}, fallback=fallback, warnings=False
@@ -103,7 +103,7 @@ def _fields(observations: Sequence[Any]) -> dict[str, Any] | None:
     """A column for each field; None where a class has its own way to be serialised."""
     kind = type(observations[0])
     names = _plain_fields(kind)
-    if names is None or any(type(one) is not kind for one in observations):
+    if names is None or set(map(type, observations)) != {kind}:
         return None
     return {name: column_of([getattr(one, name) for one in observations]) for name in names}
 

@@ -30,6 +30,7 @@ __all__ = [
     "encode_observation_alone",
     "encode_value",
     "envelope_of",
+    "envelopes_of",
     "fallback",
     "numbers_of",
 ]
@@ -269,6 +270,16 @@ def envelope_of(observation: Any) -> Sequence[Any]:
     if isinstance(observation, Observation):
         _writers.setdefault(type(observation), type(observation).__pydantic_serializer__.to_json)
     return [getattr(observation, name, default) for name, default in _ENVELOPE_FIELDS.items()]
+
+
+def envelopes_of(observations: Sequence[Any]) -> list[Sequence[Any]]:
+    """`envelope_of`, for many."""
+    if _writers.keys() >= set(map(type, observations)):
+        try:
+            return [_of_model(one.__dict__) for one in observations]
+        except KeyError:  # one was made without validation
+            pass
+    return list(map(envelope_of, observations))
 
 
 def _flag(value: object) -> bool | None:

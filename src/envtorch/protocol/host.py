@@ -67,6 +67,8 @@ class EnvironmentHost:
         self._codec = codec
         self._binding = Binding.of(environment)
         self.environment = environment
+        self.bare_step: Callable[[Any], Any] = self._binding.step.call
+        """The environment's own `step`, to be called with an action that was decoded already."""
 
     @property
     def name(self) -> str:
@@ -120,11 +122,6 @@ class EnvironmentHost:
     def read_actions(self, actions: bytes, format: Format) -> list[Any] | None:
         """A list of actions, read at once; None when they have to be read one by one."""
         return self._codec.decode_actions(actions, format)
-
-    @property
-    def bare_step(self) -> Callable[[Any], Any]:
-        """The environment's own `step`, to be called with an action that was decoded already."""
-        return self._binding.step.call
 
     async def step_awaited(self, action: bytes, format: Format = JSON) -> Reply:
         """The reply to `step`, of an environment that is awaited."""

@@ -23,6 +23,17 @@ class Answered(msgspec.Struct, frozen=True):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
+class Request(msgspec.Struct):
+    """What was asked of one or more sessions, and how many of them still have to answer."""
+
+    id: int
+    kind: str
+    channels: Sequence[int]
+    data_of: Callable[[int], bytes]
+    """The data for one channel, to be asked again with."""
+    missing: int
+
+
 class Arrived(msgspec.Struct, frozen=True):
     """What came for one or more sessions: columns for all of them, or one session's own reply or error."""
 
@@ -48,8 +59,8 @@ class VectorSessions:
         self._is_open = [False] * count
         self._id = 0
         self._acknowledged: int | None = None
-        self._owed: dict[int, tuple[int, str, Callable[[int], bytes], int]] = {}
-        """By channel: the request's id and kind, and where its data is to be had, to be asked again."""
+        self._owed: dict[int, Request] = {}
+        """By channel: the request that it has not answered."""
         self._read = format.reader(list[Answered] | Answered)
         self._read_columns = format.reader(Columns)
 
@@ -94,39 +105,36 @@ class VectorSessions:
             return None
         return self.format.write(
             [
-                Message(kind, id=id, ch=channel, data=msgspec.Raw(data_of(place)))
-                for channel, (id, kind, data_of, place) in self._owed.items()
+                Message(asked.kind, id=asked.id, ch=channel, data=msgspec.Raw(asked.data_of(channel)))
+                for channel, asked in self._owed.items()
             ]
         )
 
     # Asking.
 
-    def steps(self, channels: list[int], actions: bytes, one: Callable[[int], bytes]) -> bytes:
-        """A step for each of the channels: `actions` is a list of theirs, `one(i)` the i-th by itself."""
-        self._next_id()
+    def steps(self, channels: Sequence[int], actions: bytes, one: Callable[[int], bytes]) -> bytes:
+        """A step for each of the channels: `actions` is a list of theirs, `one(channel)` one by itself."""
+        self._ask("step", channels, one)
         asked = {"ch": channels, "actions": msgspec.Raw(actions)}
-        for place, channel in enumerate(channels):
-            self._owed[channel] = (self._id, "step", one, place)
-        return self.format.write(self._message("steps", channels[0], self.format.write(asked)))
+        nobody = self.count  # so that an error for all is not taken for the reply of one
+        return self.format.write(self._message("steps", nobody, self.format.write(asked)))
 
     def each(self, kind: str, data: Mapping[int, bytes]) -> bytes:
         """A request of that kind for each of the channels."""
-        self._next_id()
-        messages = []
-        for channel, raw in data.items():
-            self._owed[channel] = (self._id, kind, data.__getitem__, channel)
-            messages.append(self._message(kind, channel, raw))
-        return self.format.write(messages)
+        self._ask(kind, list(data), data.__getitem__)
+        return self.format.write([self._message(kind, channel, raw) for channel, raw in data.items()])
 
     def farewell(self) -> bytes:
         """The last frame: every session ends, so that its slot is free at once."""
         is_open = [channel for channel in range(self.count) if self._is_open[channel]]
         return self.each("close", dict.fromkeys(is_open, self.format.write({})))
 
-    def _next_id(self) -> None:
+    def _ask(self, kind: str, channels: Sequence[int], data_of: Callable[[int], bytes]) -> None:
         if not self._owed and self._id:
             self._acknowledged = self._id
         self._id += 1
+        asked = Request(self._id, kind, channels, data_of, missing=len(channels))
+        self._owed.update(dict.fromkeys(channels, asked))
 
     def _message(self, kind: str, channel: int, data: bytes) -> Message:
         return Message(kind, id=self._id, ch=channel, data=msgspec.Raw(data), ack=self._acknowledged)
@@ -143,10 +151,11 @@ class VectorSessions:
                 yield from self._columns(answered)
                 continue
             owed = self._owed.get(answered.ch)
-            if owed is None or owed[0] != answered.id:
+            if owed is None or owed.id != answered.id:
                 self._note(answered)
                 continue
             del self._owed[answered.ch]
+            owed.missing -= 1
             if answered.type == "error":
                 yield Arrived([answered.ch], error=self._error(answered))
             else:
@@ -154,13 +163,23 @@ class VectorSessions:
 
     def _columns(self, answered: Answered) -> Iterable[Arrived]:
         columns: Columns = self._read_columns.decode(bytes(answered.data))
-        owed = self._owed
-        for channel in columns.ch:
-            if owed.get(channel, (None,))[0] != answered.id:
-                raise ProtocolError(f"the server answered channel {channel}, which was asked nothing")
-        for channel in columns.ch:
-            del owed[channel]
+        self._settle(columns.ch, answered.id)
         yield Arrived(columns.ch, columns=columns)
+
+    def _settle(self, channels: Sequence[int], id: int | None) -> None:
+        """Nothing is owed any more by these channels, which answered request `id` together."""
+        owed = self._owed
+        asked = owed.get(channels[0]) if channels else None
+        is_all = asked is not None and asked.id == id and asked.missing == len(channels) == len(owed)
+        if asked is not None and is_all and channels == asked.channels:
+            owed.clear()  # the usual case: all that is owed is answered in one piece
+            return
+        for channel in channels:
+            asked = owed.get(channel)
+            if asked is None or asked.id != id:
+                raise ProtocolError(f"the server answered channel {channel}, which was asked nothing")
+            del owed[channel]
+            asked.missing -= 1
 
     def _messages(self, frame: str | bytes) -> list[Answered]:
         try:
@@ -172,8 +191,12 @@ class VectorSessions:
     def _note(self, answered: Answered) -> None:
         if answered.type == "draining":
             self.is_draining = True
-        elif answered.type == "error" and (answered.id is None or answered.id == self._id):
+        elif answered.type == "error" and (answered.id is None or self._waits_for(answered.id)):
+            self.give_up()  # a whole request was refused: none of its sessions will answer
             raise self._error(answered)
+
+    def _waits_for(self, id: int) -> bool:
+        return any(asked.id == id for asked in self._owed.values())
 
     def _error(self, answered: Answered) -> EnvTorchError:
         details: dict[str, Any] = self.format.read(bytes(answered.data))

@@ -1,29 +1,28 @@
 """`steps`: the steps of many sessions, taken together where their environments never wait."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from types import CoroutineType
 from typing import Any
+
+import msgspec
 
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.batch import pick, write_columns
 from envtorch.protocol.formats import Format
-from envtorch.protocol.host import blamed
+from envtorch.protocol.host import EnvironmentHost, blamed
 from envtorch.protocol.wire import Reply
 from envtorch.server.session import Session
 
-__all__ = ["Batch", "KeptStep"]
-
-Bare = Callable[[Any], Any]
+__all__ = ["Batch", "KeptStep", "joining"]
 
 
-class KeptStep:
+class KeptStep(msgspec.Struct, frozen=True, gc=False):
     """One session's share of a batch, kept for a caller who may have to ask again."""
 
-    __slots__ = ("_columns", "_format", "_index")
-
-    def __init__(self, columns: bytes, index: int, format: Format) -> None:
-        self._columns, self._index, self._format = columns, index, format
+    columns: bytes
+    index: int
+    format: Format
 
     def done(self) -> bool:
         return True
@@ -38,67 +37,104 @@ class KeptStep:
         return None
 
     def result(self) -> Reply:
-        return pick(self._columns, self._index, self._format)
+        return pick(self.columns, self.index, self.format)
+
+
+def joining(sessions: Iterable[Session | None], id: int) -> list[EnvironmentHost] | None:
+    """The hosts of sessions that can all take step `id` at once; None when one of them cannot."""
+    hosts = []
+    for session in sessions:
+        host = session.may_join(id) if session is not None else None
+        if host is None:
+            return None
+        hosts.append(host)
+    return hosts
 
 
 class Batch:
-    """Steps that are taken one after the other, in one go."""
+    """Steps that are taken one after the other, in one go.
+
+    What one step costs here is paid by all of them, so the loops hold only what a session needs for itself;
+    the clock is read once, and one serialisation writes all observations.
+    """
 
     def __init__(
-        self, members: Sequence[tuple[Session, Bare]], channels: list[int], id: int, format: Format
+        self,
+        sessions: list[Session],
+        channels: list[int],
+        id: int,
+        format: Format,
+        acknowledged: int | None,
     ) -> None:
-        """`members` are sessions, and the bare steps of their environments."""
-        self._members, self._channels, self._id, self._format = members, channels, id, format
+        self._sessions, self._channels, self._id, self._format = sessions, channels, id, format
+        self._acknowledged = acknowledged
+        self._meter = sessions[0].meter
+        self._began = self._meter.clock()
         self.apart: list[int] = []
         """The channels that are answered each by itself: their outcomes are in their ledgers."""
         self.postponed: list[int] = []
-        """The places, in the batch, of sessions whose environments want to be awaited after all."""
+        """The channels of sessions whose environments want to be awaited after all."""
 
-    def run(self, actions: list[Any], acknowledged: int | None) -> bytes | None:
+    def run(self, hosts: Sequence[EnvironmentHost], actions: list[Any]) -> bytes | None:
         """The data of the reply, for all that could be stepped; None when nobody could."""
-        meter = self._members[0][0].meter
-        began = meter.clock()
-        observations, sessions, channels = [], [], []
-        for place, (session, step) in enumerate(self._members):
+        observations: list[Any] = []
+        left_out: list[int] = []
+        take = observations.append
+        for host, action in zip(hosts, actions, strict=True):
             try:
-                observation = step(actions[place])
+                take(host.bare_step(action))
             except (Exception, SystemExit) as error:
-                self._fail(session, self._channels[place], blamed("step", error))
-                continue
-            if type(observation) is CoroutineType:
-                observation.close()
-                session.wants_awaiting()
-                self.postponed.append(place)
-                continue
-            session.steps += 1
-            observations.append(observation)
-            sessions.append(session)
-            channels.append(self._channels[place])
-        meter.stepped_together(began, len(sessions))
-        return self._keep(observations, sessions, channels, acknowledged) if sessions else None
+                place = len(observations) + len(left_out)
+                left_out.append(place)
+                self._fail(self._sessions[place], self._channels[place], blamed("step", error))
+        if left_out:
+            self._leave_out(left_out)
+        if CoroutineType in set(map(type, observations)):
+            observations = self._postpone(observations)
+        return self._keep(observations) if observations else None
 
-    def _keep(
-        self, observations: list[Any], sessions: list[Session], channels: list[int], acknowledged: int | None
-    ) -> bytes | None:
+    def _leave_out(self, places: Iterable[int]) -> None:
+        """Go on without the sessions at these places."""
+        out = set(places)
+        self._sessions = [one for place, one in enumerate(self._sessions) if place not in out]
+        self._channels = [one for place, one in enumerate(self._channels) if place not in out]
+
+    def _postpone(self, observations: list[Any]) -> list[Any]:
+        """Set those aside that turned out to be coroutines: none of them has begun."""
+        waiting = [place for place, one in enumerate(observations) if type(one) is CoroutineType]
+        for place in waiting:
+            observations[place].close()
+            self._sessions[place].wants_awaiting()
+        self.postponed += [self._channels[place] for place in waiting]
+        self._leave_out(waiting)
+        return [one for one in observations if type(one) is not CoroutineType]
+
+    def _keep(self, observations: list[Any]) -> bytes | None:
         try:
-            columns = write_columns(observations, channels, self._format)
+            columns = write_columns(observations, self._channels, self._format)
         except EnvTorchError:
-            self._one_by_one(observations, sessions, channels)
+            self._one_by_one(observations)
             return None
-        for index, session in enumerate(sessions):
-            session.ledger.renew(self._id, KeptStep(columns, index, self._format), acknowledged)
+        self._meter.stepped_together(self._began, len(observations))
+        id, format, acknowledged, began = self._id, self._format, self._acknowledged, self._began
+        for index, session in enumerate(self._sessions):
+            session.joined(id, KeptStep(columns, index, format), acknowledged, began)
         return columns
 
-    def _one_by_one(self, observations: list[Any], sessions: list[Session], channels: list[int]) -> None:
+    def _one_by_one(self, observations: list[Any]) -> None:
         """One of the observations cannot be encoded: find out which, and let the others be answered."""
-        for observation, session, channel in zip(observations, sessions, channels, strict=True):
+        encoded = 0
+        for observation, session, channel in zip(observations, self._sessions, self._channels, strict=True):
             try:
                 columns = write_columns([observation], [channel], self._format)
             except EnvTorchError as error:
                 self._fail(session, channel, error)
             else:
-                session.ledger.take(self._id, KeptStep(columns, 0, self._format))
+                kept = KeptStep(columns, 0, self._format)
+                session.joined(self._id, kept, self._acknowledged, self._began)
                 self.apart.append(channel)
+                encoded += 1
+        self._meter.stepped_together(self._began, encoded)
 
     def _fail(self, session: Session, channel: int, error: EnvTorchError) -> None:
         outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -38,7 +38,7 @@ from envtorch.protocol.extended import (
 from envtorch.protocol.formats import Format
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply, mcp_reply
-from envtorch.server.batches import Batch
+from envtorch.server.batches import Batch, joining
 from envtorch.server.elsewhere import LivesElsewhere
 from envtorch.server.lines import Line
 from envtorch.server.mcp import RpcDoor
@@ -205,27 +205,22 @@ class ExtendedConversation:
         everybody = range(len(asked.ch))
         if message.timeout_s is not None or not self._may_batch:
             return everybody
-        members, host = [], None
-        for channel in asked.ch:
-            session = self._channels.get(channel)
-            host = session.may_join(id) if session is not None else None
-            if session is None or host is None:
-                return everybody
-            members.append((session, host.bare_step))
-        if host is None or len(set(asked.ch)) != len(members):
+        sessions = list(map(self._channels.get, asked.ch))
+        hosts = joining(sessions, id)
+        if not hosts or len(set(asked.ch)) != len(hosts):
             return everybody
-        actions = host.read_actions(bytes(asked.actions), self._format)
-        if actions is None or len(actions) != len(members):
+        actions = hosts[0].read_actions(bytes(asked.actions), self._format)
+        if actions is None or len(actions) != len(hosts):
             return everybody
-        batch = Batch(members, asked.ch, id, self._format)
-        columns = batch.run(actions, message.ack)
+        batch = Batch(cast("list[Session]", sessions), asked.ch, id, self._format, message.ack)
+        columns = batch.run(hosts, actions)
         if columns is not None:
             self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(columns)))
         for channel in batch.apart:
             outcome = self._channels[channel].ledger.find(id)
             assert outcome is not None
             self._answered(Message("step", id=id, ch=channel), outcome)
-        return batch.postponed
+        return [asked.ch.index(channel) for channel in batch.postponed]
 
     @property
     def _may_batch(self) -> bool:

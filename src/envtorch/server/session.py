@@ -230,6 +230,12 @@ class Session:
             return None
         return host
 
+    def joined(self, id: int, outcome: Outcome, acknowledged: int | None, now: float) -> None:
+        """A step of a batch was taken, and this came of it."""
+        self.steps += 1
+        self._active_at = now
+        self.ledger.renew(id, outcome, acknowledged)
+
     def failed(self, error: EnvTorchError) -> None:
         """A step of a batch failed."""
         self._count(self.meter.clock(), error)
