@@ -41,6 +41,15 @@ ASGI = Contender("asgi", "EnvTorch, inline, plain uvicorn", "bench.servers.ours"
 PROCESS = Contender(
     "process", "EnvTorch, process isolation", "bench.servers.ours", ("process",), is_family=True
 )
+TOGETHER = Contender(
+    "together", "EnvTorch, environments that step together (`step_many`)", "bench.servers.ours", ("together",)
+)
+COLUMNS = Contender(
+    "columns",
+    "EnvTorch, the same, actions and observations as columns",
+    "bench.servers.ours",
+    ("together",),
+)
 THEIRS = Contender(
     "openenv", "OpenEnv 0.10.0 (the default)", "bench.servers.theirs", ("thread",), is_theirs=True
 )
@@ -69,7 +78,8 @@ OUR_IMPORT = Contender("envtorch-import", "EnvTorch", "")
 THEIR_IMPORT = Contender("openenv-import", "OpenEnv 0.10.0", "", is_theirs=True)
 
 ALL = (ECHO, HANDLER, INLINE, ASYNC, THREAD, ASGI, PROCESS, THEIRS, THEIRS_ASYNC, THEIRS_BEST,
-    PICTURES, THEIR_PICTURES, BARE_HTTP, BATCH, INTERPRETER, OUR_IMPORT, THEIR_IMPORT)  # fmt: skip
+    TOGETHER, COLUMNS, PICTURES, THEIR_PICTURES, BARE_HTTP, BATCH, INTERPRETER,
+    OUR_IMPORT, THEIR_IMPORT)  # fmt: skip
 BY_KEY = {contender.key: contender for contender in ALL}
 
 

@@ -17,6 +17,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "batch": {"color": "0.45", "linestyle": ":"},
     "inline": {"color": "tab:blue", "marker": "o"},
     "async": {"color": "tab:cyan", "marker": "s"},
+    "columns": {"color": "tab:pink", "marker": "*"},
+    "together": {"color": "tab:purple", "marker": "P"},
     "thread": {"color": "tab:green", "marker": "^"},
     "asgi": {"color": "tab:olive", "marker": "v"},
     "process": {"color": "tab:purple", "marker": "D"},

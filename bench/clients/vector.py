@@ -1,6 +1,7 @@
 """`VectorEnv`, one socket and `size` sessions, stepped all together again and again.
 
-Every reward is added up and every observation is made: what came is read, not only counted.
+Every reward is added up and every observation is made: what came is read, not only counted. As `columns`,
+actions are given as one list of messages, and what came is read as one.
 """
 
 import time
@@ -30,11 +31,16 @@ def main() -> None:
     vector, actions = open_vector(job["url"], job["size"])
     rewards = 0.0
 
+    said = ["hello"] * job["size"]
+
     def step() -> None:
         nonlocal rewards
-        result = vector.step(actions)
+        result = vector.step({"message": said} if job["columns"] else actions)
         rewards += sum(result.rewards)
-        assert len(result.observations) == len(actions)
+        if job["columns"]:
+            assert result.column("message") == said
+        else:
+            assert len(result.observations) == len(actions)
 
     with vector:
         vector.reset()

@@ -3,8 +3,17 @@
 import json
 from collections.abc import Iterator
 
-import envtorch
-from bench.contenders import BATCH, INLINE, THEIRS_BEST, THREAD, Contender, run_json, serving
+from bench.contenders import (
+    BATCH,
+    COLUMNS,
+    INLINE,
+    THEIRS_BEST,
+    THREAD,
+    TOGETHER,
+    Contender,
+    run_json,
+    serving,
+)
 from bench.load import Load
 from bench.measure import Column, Effort, Measure
 from bench.measures.steps import play, values_of
@@ -29,12 +38,14 @@ class Batches(Measure):
     notes = (
         "`VectorEnv(n)` steps n sessions over one socket. OpenEnv has no such thing: its best is as many "
         "sockets as sessions, an async environment and uvloop, driven by our load generator. The limit is a "
-        "bare picows server whose frames are lists, and a client that sends one prepared frame."
+        "bare picows server whose frames are lists, and a client that sends one prepared frame. Inline and "
+        "thread are the same environment class as theirs. The one that steps together is another: its author "
+        "wrote `step_many`, which takes and gives columns; it is stepped with action objects and read as "
+        "observation objects, and once more with columns both ways."
     )
 
     def contenders(self, effort: Effort) -> tuple[Contender, ...]:
-        ours = (INLINE, THREAD) if hasattr(envtorch, "VectorEnv") else ()
-        return (BATCH, *ours, THEIRS_BEST)
+        return (BATCH, COLUMNS, TOGETHER, INLINE, THREAD, THEIRS_BEST)
 
     def run(self, contender: Contender, effort: Effort, round_number: int) -> Iterator[Record]:
         with serving(contender) as server:
@@ -56,7 +67,13 @@ class Batches(Measure):
                 raise RuntimeError(outcome.errors[0])
             return {**values_of(outcome), "client_cpu_us": outcome.load_cpu_s / outcome.steps * 1e6}
         module = "bench.clients.batch" if contender is BATCH else "bench.clients.vector"
-        job = {"url": f"http://127.0.0.1:{port}", "port": port, "size": width, "seconds": seconds}
+        job = {
+            "url": f"http://127.0.0.1:{port}",
+            "port": port,
+            "size": width,
+            "seconds": seconds,
+            "columns": contender is COLUMNS,
+        }
         before = cpu_seconds(pid)
         values: dict[str, float] = json.loads(run_json(module, json.dumps(job)))
         spent = cpu_seconds(pid) - before

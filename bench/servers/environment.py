@@ -68,6 +68,46 @@ def echo(base: Any, colour: str, module: str | None = None) -> Served:
     return served
 
 
+def together(base: Any) -> Served:
+    """The echo again, of an author who wrote how many of them step at once: another class, only ours.
+
+    It counts in a number of its own, and makes a state when somebody asks for it.
+    """
+    _, say, said = echo(base, "inline")
+
+    class EchoTogether(base.Environment):  # type: ignore[misc]
+        SUPPORTS_CONCURRENT_SESSIONS = True
+        BLOCKING = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = 0
+
+        def reset(self, seed: Any = None, episode_id: Any = None, **kwargs: Any) -> Any:
+            self.steps = 0
+            return said(message="ready")
+
+        def step(self, action: Any, timeout_s: Any = None, **kwargs: Any) -> Any:
+            self.steps += 1
+            return said(message="x" * action.size if action.size else action.message, reward=1.0)
+
+        @classmethod
+        def step_many(cls, environments: Any, actions: Any) -> Any:
+            for environment in environments:
+                environment.steps += 1
+            messages = actions.column("message")
+            if any(actions.column("size")):
+                sizes = actions.column("size")
+                messages = ["x" * size if size else m for m, size in zip(messages, sizes, strict=True)]
+            return {"message": messages, "reward": [1.0] * len(environments)}
+
+        @property
+        def state(self) -> Any:
+            return base.State(step_count=self.steps)
+
+    return Served(EchoTogether, say, said)
+
+
 PICTURE = (84, 84, 4)
 
 

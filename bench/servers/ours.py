@@ -1,13 +1,23 @@
-"""EnvTorch, serving: `python -m bench.servers.ours FD thread|inline|async|process|pictures [asgi]`"""
+"""EnvTorch, serving: `python -m bench.servers.ours FD KIND [asgi]`, and `main` knows the kinds."""
 
 import socket
 import sys
 
 import envtorch
-from bench.servers.environment import echo, pictures
+from bench.servers.environment import Served, echo, pictures, together
 from envtorch.server import create_app, serve
 
 CAPACITY = 20_000
+
+
+def served(kind: str) -> Served:
+    """The environment that is called so."""
+    match kind:
+        case "pictures":
+            return pictures(envtorch, as_lists=False)
+        case "together":
+            return together(envtorch)
+    return echo(envtorch, kind)
 
 
 def main(descriptor: int, kind: str, *how: str) -> None:
@@ -17,8 +27,7 @@ def main(descriptor: int, kind: str, *how: str) -> None:
 
         app = create_app(Echo, Say, Said, max_concurrent_envs=CAPACITY, isolation="process")
     else:
-        served = pictures(envtorch, as_lists=False) if kind == "pictures" else echo(envtorch, kind)
-        app = create_app(*served, max_concurrent_envs=CAPACITY)
+        app = create_app(*served(kind), max_concurrent_envs=CAPACITY)
     if "asgi" in how:
         import uvicorn
 

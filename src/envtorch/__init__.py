@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from envtorch.errors import EnvTorchError
     from envtorch.pool import AsyncEnvPool, EnvPool
     from envtorch.server import HTTPEnvServer, create_app, create_fastapi_app, serve
+    from envtorch.together import Actions
     from envtorch.types import (
         Action,
         ConcurrencyConfig,
@@ -47,6 +48,7 @@ _HOMES = {
     "envtorch.errors": ("EnvTorchError",),
     "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
     "envtorch.server": ("HTTPEnvServer", "create_app", "create_fastapi_app", "serve"),
+    "envtorch.together": ("Actions",),
     "envtorch.types": (
         "Action",
         "ConcurrencyConfig",
@@ -63,6 +65,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Action",
+    "Actions",
     "AsyncEnvClient",
     "AsyncEnvPool",
     "ConcurrencyConfig",

@@ -5,12 +5,13 @@
 
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Generic, Protocol, Self, get_args, get_origin, runtime_checkable
 
 from envtorch.errors import ConfigurationError
+from envtorch.together import Actions
 from envtorch.types import ActT, EnvironmentMetadata, ObsT, State, StateT, Tool
 
 __all__ = [
@@ -87,6 +88,21 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         given: Any = self.step(action, *args, **kwargs)
         observation: ObsT = await given if isinstance(given, Awaitable) else given
         return observation
+
+    @classmethod
+    def step_many(cls, environments: Sequence[Any], actions: Actions[ActT]) -> Any:
+        """Take one action in each of several environments, and give what each agent sees next.
+
+        Override it, as a classmethod, where many steps cost less than as many times one: arithmetic on
+        arrays, a model or a judge that takes a batch. The answer is a list of observations, or a column for
+        each of their fields, by name. It must be what `step` would have answered each of them, which
+        `check_env` looks at: any of them may be stepped alone at any time. What it raises is the failure of
+        all its steps.
+
+        A server calls it for the sessions that a `VectorEnv` steps together, where environments are plain and
+        `BLOCKING` is False.
+        """
+        return [environment.step(action) for environment, action in zip(environments, actions, strict=True)]
 
     @property
     @abstractmethod

@@ -4,9 +4,11 @@ import os
 import random
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from envtorch.env import Environment
+from envtorch.together import Actions
 from envtorch.types import Action, Observation, State
 
 
@@ -44,6 +46,57 @@ class Sound(Environment[Move, Seen, State]):
     @property
     def state(self) -> State:
         return self._state
+
+
+class Together(Sound):
+    """In order as well, and steps together."""
+
+    BLOCKING = False
+
+    @classmethod
+    def step_many(cls, environments: Sequence["Together"], actions: Actions[Move]) -> Any:
+        seen = [one.step(action) for one, action in zip(environments, actions, strict=True)]
+        return {
+            "at": [one.at for one in seen],
+            "been": [one.been for one in seen],
+            "reward": [one.reward for one in seen],
+        }
+
+
+class TogetherInTheWrongOrder(Together):
+    @classmethod
+    def step_many(cls, environments: Sequence[Together], actions: Actions[Move]) -> Any:
+        return [one.step(actions[0]) for one in environments][::-1]
+
+
+class TogetherOtherwise(Together):
+    @classmethod
+    def step_many(cls, environments: Sequence[Together], actions: Actions[Move]) -> Any:
+        return super().step_many(environments, actions) | {"reward": [0.25] * len(environments)}
+
+
+class TogetherTooFew(Together):
+    @classmethod
+    def step_many(cls, environments: Sequence[Together], actions: Actions[Move]) -> Any:
+        return {"at": [0]}
+
+
+class TogetherUncounted(Together):
+    @classmethod
+    def step_many(cls, environments: Sequence[Together], actions: Actions[Move]) -> Any:
+        seen = super().step_many(environments, actions)
+        for one in environments:
+            one._state.step_count -= 1
+        return seen
+
+
+class TogetherOnThread(Together):
+    BLOCKING = True
+
+
+class TogetherByMistake(Sound):
+    def step_many(self, environments: Any, actions: Any) -> Any:  # type: ignore[override]
+        return []
 
 
 class GivesNothing(Sound):

@@ -46,7 +46,28 @@ PLANTED = [
     (faults.LeavesSockets, "leaks", "open files or sockets are left"),
     (faults.CannotClose, "contract", "it is stuck"),
     (faults.Crashes, "contract", "division by zero"),
+    (faults.TogetherInTheWrongOrder, "together", "answers otherwise than step at step 1"),
+    (faults.TogetherOtherwise, "together", "answers otherwise than step at step 1"),
+    (faults.TogetherTooFew, "together", "column 'at' has 1 values"),
+    (faults.TogetherUncounted, "together", "the state differs"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(faults.TogetherOnThread, "on the event loop"), (faults.TogetherByMistake, "no classmethod")],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_step_many_that_nobody_calls_is_warned_of(fault: type[faults.Sound], words: str) -> None:
+    report = check_env(fault, actions=ACTIONS, reward_range=(0, 1))
+    assert report.ok
+    assert any(finding.check == "together" and words in finding.message for finding in report.findings)
+
+
+def test_environments_that_step_together_are_in_order() -> None:
+    report = check_env(faults.Together, actions=ACTIONS, reward_range=(0, 1))
+    assert not [finding for finding in report.findings if finding.check == "together"], str(report)
+    assert "together" in report.checks
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def public(cls: type) -> set[str]:
 
 def test_the_twins_have_the_same_methods() -> None:
     translation = {"encode_action", "encode_actions", "parse_observations", "parse_result", "parse_state"}
-    translation |= {"spec", "environment"}
+    translation |= {"encode_columns", "parse_fields", "spec", "environment"}
     constructors = {"local", "from_docker_image", "from_hub"}
     # A blocking call is the only thing its thread does: there is nobody to take it back.
     assert public(EnvClient) - translation - constructors - {"aio", "vector"} == public(AsyncEnvClient) - {

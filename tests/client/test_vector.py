@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envtorch import Action, EnvClient, Environment, Observation, State, create_app
-from envtorch.client.vector import HALF, VectorEnv
+from envtorch import Action, EnvClient, Environment, Observation, State, StepResult, create_app
+from envtorch.client.vector import VectorEnv
+from envtorch.client.vector_actions import HALF
 from envtorch.errors import (
     CapacityReached,
     ConfigurationError,
@@ -242,6 +243,22 @@ def test_sessions_answer_at_their_own_speed(server: Running) -> None:
         envs.send({1: Move(by=3)})
         came = dict(envs.receive())
         assert came[1].observation.position == 3
+
+
+def test_a_client_that_parses_its_own_way_has_the_last_word(server: Running) -> None:
+    class Shouting(EnvClient[Move, Any, State]):
+        def _parse_result(self, payload: dict[str, Any]) -> StepResult[Any]:
+            assert payload.keys() == {"observation", "reward", "done"}, "as in a reply to one"
+            return StepResult(f"{payload['observation']['position']}!", payload["reward"], payload["done"])
+
+    for wire in ("json", "msgpack"):
+        with Shouting.vector(server.url, 2, wire=wire) as envs:
+            envs.reset()
+            assert envs.step([Move(by=1), Move(by=2)]).observations == ["1!", "2!"]
+            envs.send({1: Move(by=3)})
+            (came,) = envs.receive().values()
+            assert isinstance(came, StepResult)
+            assert (came.observation, came.reward, came.done) == ("5!", 5.0, True)
 
 
 def test_bad_use_is_told(server: Running) -> None:

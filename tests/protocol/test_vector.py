@@ -19,7 +19,7 @@ def vector() -> VectorSessions:
 
 def ask(sessions: VectorSessions, channels: list[int]) -> int:
     """Ask these for a step; the id of the request."""
-    frame = JSON.read(sessions.steps(channels, b"[%b]" % b",".join([b"{}"] * len(channels)), lambda _: b"{}"))
+    frame = JSON.read(sessions.steps(channels, {}, lambda _: b"{}"))
     id: int = frame["id"]
     return id
 
@@ -41,7 +41,7 @@ def test_two_halves_are_two_requests_and_one_acknowledgement() -> None:
     assert [sessions.is_owed(channel) for channel in range(COUNT)] == [True] * 3 + [False] * 3
     sessions.take(columns(first, [0, 1, 2]))
     assert sessions.owed == 0
-    told = JSON.read(sessions.steps([0], b"[{}]", lambda _: b"{}"))
+    told = JSON.read(sessions.steps([0], {}, lambda _: b"{}"))
     assert told["ack"] == second, "all that came before has arrived"
 
 
@@ -59,7 +59,7 @@ def test_an_answer_that_nobody_asked_for_is_refused() -> None:
 
 def test_an_error_for_the_whole_request_is_no_sessions_own() -> None:
     sessions = vector()
-    frame = JSON.read(sessions.steps([0, 1], b"[{}]", lambda _: b"{}"))
+    frame = JSON.read(sessions.steps([0, 1], {}, lambda _: b"{}"))
     error = {"message": "2 channels, but 1 actions", "code": "VALIDATION_ERROR"}
     with pytest.raises(InvalidAction, match="2 channels"):
         sessions.take(JSON.write({"type": "error", "id": frame["id"], "ch": frame["ch"], "data": error}))
@@ -68,8 +68,8 @@ def test_an_error_for_the_whole_request_is_no_sessions_own() -> None:
 
 def test_what_is_owed_is_asked_again_under_its_id() -> None:
     sessions = vector()
-    sessions.steps([0, 1], b"[1,2]", lambda channel: b"%d" % (channel + 1))
-    sessions.steps([2], b"[3]", lambda channel: b"%d" % (channel + 1))
+    sessions.steps([0, 1], {}, lambda channel: b"%d" % (channel + 1))
+    sessions.steps([2], {}, lambda channel: b"%d" % (channel + 1))
     sessions.take(alone(1, 0))
     again = sessions.again()
     assert again is not None

@@ -1,6 +1,6 @@
 """Between a client's values and what travels: the part that blocking and async clients share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic
 
 from pydantic import BaseModel
@@ -54,12 +54,25 @@ class Hooks(Generic[ActT, ObsT, StateT]):
             return self._codec_of_class().encode_action(action, format)  # straight to bytes
         return encode_value(self._step_payload(action), format, blame=InvalidAction)
 
-    def encode_actions(self, actions: Sequence[ActT]) -> bytes | None:
-        """Actions as a JSON list; None when they have to be encoded one by one."""
-        codec = self._codec_of_class()
-        if type(self)._step_payload is not Hooks._step_payload or not codec.encodes_lists:
+    def encode_actions(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
+        """Actions as a list; None when they have to be encoded one by one."""
+        if type(self)._step_payload is not Hooks._step_payload:
             return None
-        return codec.encode_actions(actions)
+        return self._codec_of_class().encode_actions(actions, format)
+
+    def encode_columns(self, actions: Sequence[ActT], format: Format) -> bytes | None:
+        """Actions as columns; None when they have to be encoded one by one."""
+        if type(self)._step_payload is not Hooks._step_payload:
+            return None
+        return self._codec_of_class().encode_columns(actions, format)
+
+    def parse_fields(
+        self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT] | None:
+        """The observations in columns; None when they have to be parsed one by one."""
+        if type(self)._parse_result is not Hooks._parse_result:
+            return None
+        return self._codec_of_class().decode_fields(fields, rewards, dones)
 
     def parse_observations(
         self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]

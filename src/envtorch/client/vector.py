@@ -5,25 +5,19 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack
 
-import msgspec
-
 from envtorch.client.hooks import Hooks
 from envtorch.client.options import ClientOptions, GivenOptions
+from envtorch.client.vector_actions import Outgoing, OutgoingColumns, OutgoingRows, rows_in
 from envtorch.client.vector_link import VectorLink
 from envtorch.client.vector_results import VectorResult
 from envtorch.client.vector_take import Collector, Interest
 from envtorch.errors import ConfigurationError, EnvTorchError, InvalidAction
 from envtorch.protocol.codec import encode_value
-from envtorch.protocol.formats import JSON
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["Autoreset", "VectorEnv"]
 
 Autoreset = Literal["disabled", "next_step", "same_step"]
-
-HALF = 32
-"""From two times this many sessions on, a step travels as two halves: while the server works on one, its
-client writes or reads the other."""
 
 
 class VectorEnv(Generic[ActT, ObsT, StateT]):
@@ -95,19 +89,32 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
         self._over.clear()
         return self._ask(self._link.sessions.each("reset", data), timeout_s)
 
-    def step(self, actions: Sequence[ActT], *, timeout_s: float | None = None) -> VectorResult[ObsT]:
-        """One action for every session, in order."""
+    def step(
+        self, actions: Sequence[ActT] | Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> VectorResult[ObsT]:
+        """One action for every session, in order.
+
+        Actions may also be given as columns: a list or an array for each of their fields, by name.
+        """
         self.step_async(actions, timeout_s=timeout_s)
         return self.step_wait()
 
-    def step_async(self, actions: Sequence[ActT], *, timeout_s: float | None = None) -> None:
+    def step_async(
+        self, actions: Sequence[ActT] | Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> None:
         """Send the actions; `step_wait` gives what comes of them."""
-        if len(actions) != self._count:
+        outgoing: Outgoing
+        if isinstance(actions, Mapping):
+            outgoing = self._columns(actions)
+        elif len(actions) != self._count:
             raise InvalidAction(f"a vector of {self._count} takes as many actions, not {len(actions)}")
-        if self._over and self._autoreset == "next_step":
-            self.send({place: actions[place] for place in range(self._count)}, timeout_s=timeout_s)
         else:
-            self._start(self._everybody, actions, timeout_s)
+            outgoing = self._rows(actions)
+        if self._over and self._autoreset == "next_step":
+            rows: Any = rows_in(actions, self._count) if isinstance(actions, Mapping) else actions
+            self.send(dict(enumerate(rows)), timeout_s=timeout_s)
+        else:
+            self._start(self._everybody, outgoing, timeout_s)
 
     def step_wait(self) -> VectorResult[ObsT]:
         """The results of `step_async`, when all of them are there."""
@@ -128,7 +135,7 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
         anew = [place for place in actions if place in self._over and self._autoreset == "next_step"]
         places = [place for place in actions if place not in anew]
         if places:
-            self._start(places, [actions[place] for place in places], timeout_s)
+            self._start(places, self._rows([actions[place] for place in places]), timeout_s)
         if anew:
             self._collect()
             self._link.ask(self._reset_frame(anew), timeout_s)
@@ -179,30 +186,21 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
 
     # Asking, and beginning anew.
 
-    def _start(self, places: Sequence[int], actions: Sequence[ActT], timeout_s: float | None) -> None:
-        hooks, format = self._hooks, self._link.sessions.format
-
+    def _start(self, places: Sequence[int], actions: Outgoing, timeout_s: float | None) -> None:
         def one(place: int) -> bytes:
-            return hooks.encode_action(actions[places.index(place)], format)
+            return actions.one(places.index(place))
 
-        parts = self._parts(len(places))
-        encoded = [self._encoded(actions[part]) for part in parts]  # all, or none is sent
+        parts = [(places[part], actions.data(part)) for part in actions.parts()]  # all, or none is sent
         self._collect()
-        for part, data in zip(parts, encoded, strict=True):
-            self._link.ask(self._link.sessions.steps(places[part], data, one), timeout_s)
+        for channels, data in parts:
+            self._link.ask(self._link.sessions.steps(channels, data, one), timeout_s)
 
-    def _parts(self, count: int) -> Sequence[slice]:
-        if count < 2 * HALF or self._link.sessions.format is not JSON:
-            return [slice(count)]  # an array in two halves would have to be copied to be one
-        return [slice(count // 2), slice(count // 2, count)]
+    def _rows(self, actions: Sequence[ActT]) -> OutgoingRows:
+        sessions = self._link.sessions
+        return OutgoingRows(self._hooks, sessions.format, actions, together="together" in sessions.supports)
 
-    def _encoded(self, actions: Sequence[ActT]) -> bytes:
-        """The actions as a list."""
-        hooks, format = self._hooks, self._link.sessions.format
-        together = hooks.encode_actions(actions) if format is JSON else None
-        if together is not None:
-            return together
-        return format.write([msgspec.Raw(hooks.encode_action(action, format)) for action in actions])
+    def _columns(self, columns: Mapping[str, Any]) -> OutgoingColumns:
+        return OutgoingColumns(self._link.sessions.format, columns, self._count)
 
     def _collect(self) -> None:
         if self._collector is None:

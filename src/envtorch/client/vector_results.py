@@ -28,7 +28,7 @@ class VectorResult(Generic[ObsT]):
     final: dict[int, StepResult[ObsT]] = field(default_factory=dict)
     """With autoreset "same_step": how the episodes ended that were begun anew in the same call."""
     _read: Callable[[], Sequence[ObsT]] = field(default=list, repr=False)
-    _arrays: Callable[[], Mapping[str, Any]] = field(default=dict, repr=False)
+    _columns: Callable[[], Mapping[str, Any]] = field(default=dict, repr=False)
     _observations: Sequence[ObsT] | None = field(default=None, repr=False)
 
     @property
@@ -37,17 +37,23 @@ class VectorResult(Generic[ObsT]):
             self._observations = self._read()
         return self._observations
 
+    def column(self, name: str) -> Any:
+        """One field of all observations: the list or array that came, or one made of the observations.
+
+        Of environments that step together, and on the MessagePack wire, this makes no observation.
+        """
+        columns = self._columns()
+        return columns[name] if name in columns else [_field(one, name) for one in self.observations]
+
     def array(self, name: str) -> Any:
         """One field of all observations as an array, the session first.
 
         On the MessagePack wire, arrays of one shape are not copied on the way: this is a view of the frame.
         """
-        arrays = self._arrays()
-        if name in arrays:
-            return arrays[name]
         import numpy
 
-        return numpy.asarray(column_of([_field(one, name) for one in self.observations]))
+        column = self.column(name)
+        return numpy.asarray(column_of(column) if isinstance(column, list) else column)
 
     def __getitem__(self, index: int) -> StepResult[ObsT]:
         """One session's result. Raises its error, if that is what it has."""

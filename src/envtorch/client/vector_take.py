@@ -10,11 +10,15 @@ from envtorch.client.hooks import Hooks
 from envtorch.client.vector_results import VectorResult
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.batch import Columns
+from envtorch.protocol.columns import as_lists, is_array, rows_of
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.vector import Arrived
 from envtorch.types import ObsT, Scalar, StepResult
 
 __all__ = ["Collector", "Interest"]
+
+BESIDE = ("metadata", "terminated", "truncated")
+"""What may be told of a result, and is not always."""
 
 
 @dataclass
@@ -42,12 +46,17 @@ class Piece(Generic[ObsT]):
 
     @cached_property
     def observations(self) -> Sequence[ObsT]:
-        if self._format is JSON and not bytes(self._columns.fields):
-            raw = bytes(self._columns.observation)
-            read = self._hooks.parse_observations(raw, self.rewards, self.dones)
-            if read is not None:
-                return read
-        return [result.observation for result in self.results()]
+        read = self._all_at_once
+        return read if read is not None else [result.observation for result in self._one_by_one()]
+
+    @cached_property
+    def _all_at_once(self) -> Sequence[ObsT] | None:
+        if self.fields:
+            return self._hooks.parse_fields(self.fields, self.rewards, self.dones)
+        raw = bytes(self._columns.observation)
+        if self._format is not JSON or not raw:
+            return None
+        return self._hooks.parse_observations(raw, self.rewards, self.dones)
 
     @property
     def truncated(self) -> list[bool]:
@@ -57,30 +66,36 @@ class Piece(Generic[ObsT]):
     def terminated(self) -> list[bool]:
         if self._columns.terminated is not None:
             return self._columns.terminated
+        if self._columns.truncated is None:
+            return list(self.dones)
         return [done and not cut for done, cut in zip(self.dones, self.truncated, strict=True)]
 
     @property
     def metadata(self) -> list[dict[str, Any] | None]:
-        return self._columns.metadata or [None] * len(self.dones)
+        told = self._columns.metadata
+        return [None] * len(self.dones) if told is None else [one or None for one in told]
 
     def results(self) -> list[StepResult[ObsT]]:
         """One result for each session."""
+        if self._all_at_once is None:
+            return self._one_by_one()
+        beside = (self.rewards, self.dones, self.metadata, self.terminated, self.truncated)
+        return list(map(StepResult, self._all_at_once, *beside))
+
+    def _one_by_one(self) -> list[StepResult[ObsT]]:
+        """`results`, by the hooks that an author wrote for one result."""
         count = range(len(self.channels))
-        if self.fields:
-            rows = [{name: column[i] for name, column in self.fields.items()} for i in count]
-        else:
-            rows = self._format.read(bytes(self._columns.observation))
-        beside = {
-            name: column
-            for name in ("reward", "done", "metadata", "terminated", "truncated")
-            if (column := getattr(self._columns, name)) is not None
-        }
-        return [
-            self._hooks.parse_result(
-                {"observation": rows[i]} | {name: column[i] for name, column in beside.items()}
-            )
-            for i in count
+        raw = bytes(self._columns.observation)
+        rows = self._format.read(raw) if raw else rows_of(self.fields) or [{} for _ in count]
+        told = {name: getattr(self._columns, name) for name in ("reward", "done", *BESIDE)}
+        beside = {name: column for name, column in told.items() if column is not None}
+        payloads = [
+            {"observation": rows[i]} | {name: column[i] for name, column in beside.items()} for i in count
         ]
+        for payload in payloads:
+            if not payload.get("metadata", True):
+                del payload["metadata"]  # as in a reply to one
+        return [self._hooks.parse_result(payload) for payload in payloads]
 
 
 class Collector(Generic[ObsT]):
@@ -163,7 +178,7 @@ class Collector(Generic[ObsT]):
             metadata=_joined([piece.metadata for piece in pieces]),
             errors={},
             _read=read,
-            _arrays=lambda: _arrays([piece.fields for piece in pieces]),
+            _columns=lambda: _columns([piece.fields for piece in pieces]),
         )
 
     @staticmethod
@@ -175,7 +190,7 @@ class Collector(Generic[ObsT]):
         for place in final:
             observations[place] = begun.observations[place]
         errors = ended.errors | begun.errors
-        return replace(ended, errors=errors, final=final, _observations=observations, _arrays=dict)
+        return replace(ended, errors=errors, final=final, _observations=observations, _columns=dict)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -183,11 +198,20 @@ def _joined(parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
 
 
-def _arrays(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The columns that are arrays in every piece."""
-    names = [name for name in fields[0] if all(hasattr(columns.get(name), "ndim") for columns in fields)]
+def _columns(fields: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The columns of all pieces."""
     if len(fields) == 1:
-        return {name: fields[0][name] for name in names}
+        return fields[0]
+    return {
+        name: _end_to_end([columns[name] for columns in fields])
+        for name in fields[0]
+        if all(name in columns for columns in fields)
+    }
+
+
+def _end_to_end(columns: Sequence[Any]) -> Any:
+    if not all(is_array(column) for column in columns):
+        return list(chain.from_iterable(as_lists(column) for column in columns))
     import numpy
 
-    return {name: numpy.concatenate([columns[name] for columns in fields]) for name in names}
+    return numpy.concatenate(columns)

@@ -5,24 +5,37 @@ together travels as columns: all observations, all rewards, all `done`s. One val
 one serialisation writes all observations, which is most of what a step costs.
 
 In MessagePack the fields of the observations are columns themselves, and arrays of one shape become one
-array with one more dimension, which the client gets as a view of the frame it came in.
+array with one more dimension, which the client gets as a view of the frame it came in. Environments that step
+together may give such columns themselves, and actions may come as columns.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError, SchemaSerializer
+from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 
-from envtorch.errors import EnvironmentFailed
-from envtorch.protocol.codec import ENVELOPE, encode_observation_alone, envelopes_of, fallback, numbers_of
-from envtorch.protocol.formats import JSON, Format
+from envtorch.errors import EnvironmentFailed, InvalidAction
+from envtorch.protocol.codec import (
+    ENVELOPE,
+    ENVELOPE_FIELDS,
+    encode_observation_alone,
+    encode_value,
+    envelopes_of,
+    fallback,
+    numbers_of,
+)
+from envtorch.protocol.columns import as_lists, is_array, rows_of, table_of
+from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 from envtorch.protocol.wire import Reply
 from envtorch.types import Observation
 
-__all__ = ["Columns", "Steps", "column_of", "pick", "write_columns"]
+__all__ = ["Columns", "Steps", "column_of", "pick", "write_columns", "write_together"]
+
+
+NOTHING = msgspec.Raw(b"")
 
 
 class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,8 +43,36 @@ class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ch: list[int]
     """The channels that take a step."""
-    actions: msgspec.Raw
+    actions: msgspec.Raw = NOTHING
     """A list: the action of each."""
+    columns: msgspec.Raw = NOTHING
+    """Or, in place of it, a column for each field of the actions."""
+
+    def rows(self, format: Format) -> list[msgspec.Raw]:
+        """The actions one by one, each still encoded. Raises `InvalidAction` when there are not as many."""
+        if bytes(self.columns):
+            rows = self._columns_apart(format)
+        else:
+            rows = _read_as(list[msgspec.Raw], bytes(self.actions), format)
+        if len(rows) != len(self.ch):
+            raise InvalidAction(f"{len(self.ch)} channels, but {len(rows)} actions")
+        return rows
+
+    def _columns_apart(self, format: Format) -> list[msgspec.Raw]:
+        columns = _read_as(dict[str, Any], bytes(self.columns), format)
+        for name, column in columns.items():
+            given = len(column) if is_array(column) or isinstance(column, list) else "no"
+            if given != len(self.ch):
+                raise InvalidAction(f"column {name!r} has {given} values for {len(self.ch)} channels")
+        rows = rows_of(columns) if columns else [{}] * len(self.ch)
+        return [msgspec.Raw(encode_value(row, format, blame=InvalidAction)) for row in rows]
+
+
+def _read_as(kind: Any, raw: bytes, format: Format) -> Any:
+    try:
+        return format.reader(kind).decode(raw)
+    except READ_ERRORS as error:
+        raise InvalidAction(f"Invalid message: {error}") from None
 
 
 class Columns(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,10 +81,10 @@ class Columns(msgspec.Struct, frozen=True, omit_defaults=True):
     ch: list[int]
     reward: list[Any]
     done: list[bool]
-    observation: msgspec.Raw = msgspec.Raw(b"")
+    observation: msgspec.Raw = NOTHING
     """A list of observations."""
-    fields: msgspec.Raw = msgspec.Raw(b"")
-    """Or, in MessagePack, a column for each of their fields."""
+    fields: msgspec.Raw = NOTHING
+    """Or, in MessagePack and of environments that step together, a column for each of their fields."""
     metadata: list[Any] | None = None
     terminated: list[bool] | None = None
     truncated: list[bool] | None = None
@@ -54,9 +95,57 @@ def write_columns(observations: Sequence[object], channels: list[int], format: F
 
     Raises `EnvironmentFailed` when one of them cannot be encoded; which one, only one by one will tell.
     """
-    envelopes = envelopes_of(observations)
-    reward, done, metadata, terminated, truncated = map(list, zip(*envelopes, strict=True))
-    said_how = not (terminated.count(None) == truncated.count(None) == len(observations))
+    envelopes = map(list, zip(*envelopes_of(observations), strict=True))
+    columns = _beside(channels, *envelopes)
+    fields = _fields(observations) if format is not JSON else None
+    try:
+        if fields is not None:
+            return format.write(columns | {"fields": fields})
+        return format.write(columns | {"observation": msgspec.Raw(_rows(observations, format))})
+    except TypeError as error:
+        raise EnvironmentFailed(f"an observation cannot be encoded: {error}") from error
+
+
+def write_together(kind: type, given: Mapping[str, Any], channels: list[int], format: Format) -> bytes:
+    """`write_columns`, of observations of class `kind` that are columns already.
+
+    Raises `EnvironmentFailed` when they do not fit the class, naming the column.
+    """
+    table, names = table_of(kind), _plain_fields(kind)
+    if table is None or names is None:
+        raise EnvironmentFailed(
+            f"step_many gave columns, but {kind.__name__} has validators, serialisers or aliases of its own: "
+            "let it give a list of observations"
+        )
+    try:
+        checked = table.checked(given, len(channels))
+        fields = {name: checked[name] for name in names}
+        beside = [
+            as_lists(checked[name]) if name in checked else [default] * len(channels)
+            for name, default in ENVELOPE_FIELDS.items()
+        ]
+        told = _beside(channels, *beside) | {"fields": _written(fields, format)}
+        return format.write(told)
+    except (ValueError, TypeError, PydanticSerializationError, RecursionError) as error:
+        raise EnvironmentFailed(f"what step_many gave cannot be sent: {error}") from error
+
+
+def _written(fields: dict[str, Any], format: Format) -> Any:
+    if format is not JSON:
+        return fields
+    return msgspec.Raw(to_json(fields, fallback=fallback, inf_nan_mode="null"))
+
+
+def _beside(
+    channels: list[int],
+    reward: list[Any],
+    done: list[Any],
+    metadata: list[Any],
+    terminated: list[Any],
+    truncated: list[Any],
+) -> dict[str, Any]:
+    """The columns of what travels beside observations."""
+    said_how = not (terminated.count(None) == truncated.count(None) == len(channels))
     if said_how:
         done = [d or t or c for d, t, c in zip(done, terminated, truncated, strict=True)]
     columns = {"ch": channels, "reward": numbers_of(reward), "done": list(map(bool, done))}
@@ -65,13 +154,7 @@ def write_columns(observations: Sequence[object], channels: list[int], format: F
     if said_how:
         columns["terminated"] = [bool(flag) for flag in terminated]
         columns["truncated"] = [bool(flag) for flag in truncated]
-    fields = _fields(observations) if format is not JSON else None
-    try:
-        if fields is not None:
-            return format.write(columns | {"fields": fields})
-        return format.write(columns | {"observation": msgspec.Raw(_rows(observations, format))})
-    except TypeError as error:
-        raise EnvironmentFailed(f"an observation cannot be encoded: {error}") from error
+    return columns
 
 
 def _rows(observations: Sequence[object], format: Format) -> bytes:

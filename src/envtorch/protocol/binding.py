@@ -2,14 +2,17 @@
 
 import enum
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from envtorch.env import Environment
 from envtorch.errors import InvalidAction
+from envtorch.together import Actions
 
-__all__ = ["Binding", "Colour", "Method"]
+__all__ = ["Binding", "Colour", "Method", "own_step_many"]
+
+StepMany = Callable[[Sequence[Any], Actions[Any]], Any]
 
 
 class Colour(enum.Enum):
@@ -72,6 +75,19 @@ def _own_twin(environment: object, name: str) -> Callable[..., Any] | None:
     twin: Callable[..., Any] | None = getattr(environment, f"{name}_async", None)
     inherited = getattr(twin, "__func__", None) is getattr(Environment, f"{name}_async")
     return None if inherited else twin
+
+
+def own_step_many(kind: type) -> StepMany | None:
+    """How environments of a class step together, where the author wrote that.
+
+    A method of that name which wants an object is something else, and left alone.
+    """
+    written = next((vars(base)["step_many"] for base in kind.__mro__ if "step_many" in vars(base)), None)
+    inherited = vars(Environment)["step_many"]
+    if written is inherited or not isinstance(written, classmethod | staticmethod):
+        return None
+    step_many: StepMany = kind.step_many  # type: ignore[attr-defined]
+    return step_many
 
 
 @dataclass(frozen=True, slots=True)

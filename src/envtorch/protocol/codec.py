@@ -7,6 +7,7 @@ bytes, as MessagePack it keeps its arrays as buffers.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from types import NoneType
 from typing import Any, Generic, TypeVar
@@ -18,13 +19,16 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 from envtorch.env import EnvSpec
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
 from envtorch.protocol.adapters import Adapter, adapter_of, json_reader
+from envtorch.protocol.columns import rows_of, table_of
 from envtorch.protocol.formats import JSON, Format, Unencodable
 from envtorch.protocol.messages import invalid
+from envtorch.together import Actions
 from envtorch.tools import CallToolAction, ListToolsAction
 from envtorch.types import Action, ActT, Observation, ObsT, Scalar, StateT, StepResult
 
 __all__ = [
     "ENVELOPE",
+    "ENVELOPE_FIELDS",
     "Codec",
     "Encoded",
     "encode_observation_alone",
@@ -107,7 +111,7 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
     def decode_actions(self, payload: bytes, format: Format = JSON) -> list[ActT] | None:
         """A list of actions, read at once; None when that cannot be done, and they are read one by one."""
-        if self._tool_actions:
+        if self._tool_actions or not isinstance(self._action, TypeAdapter):
             return None
         try:
             if format is JSON:
@@ -116,8 +120,38 @@ class Codec(Generic[ActT, ObsT, StateT]):
         except Exception:  # which one is wrong, and how, is found out one by one
             return None
 
-    def encode_actions(self, actions: Sequence[ActT]) -> bytes:
-        """Actions as a JSON list."""
+    def decode_columns(self, payload: bytes, count: int, format: Format = JSON) -> Actions[ActT] | None:
+        """Actions that came as columns, checked; None when they have to be read one by one."""
+        table = None if self._tool_actions else table_of(self.spec.action)
+        if table is None:
+            return None
+        try:
+            columns = table.checked(format.read(payload), count)
+        except Exception:  # which one is wrong, and how, is found out one by one
+            return None
+        return Actions(count, lambda: self._actions.validate_python(rows_of(columns)), columns)
+
+    def encode_columns(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
+        """Actions as columns; None when they have to be written one by one."""
+        columns = self._columns_of(actions)
+        return None if columns is None else encode_value(columns, format, blame=InvalidAction)
+
+    def _columns_of(self, actions: Sequence[ActT]) -> dict[str, Any] | None:
+        table = table_of(self.spec.action)
+        if table is None or set(map(type, actions)) != {table.kind}:
+            return None
+        try:
+            return table.columns(actions)
+        except KeyError:  # one was made without validation
+            return None
+
+    def encode_actions(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
+        """Actions as a list; None when they have to be written one by one."""
+        if format is not JSON:
+            columns = self._columns_of(actions)
+            return encode_value(rows_of(columns), format, blame=InvalidAction) if columns else None
+        if not self.encodes_lists:
+            return None
         try:
             return self._actions.serializer.to_json(actions, fallback=fallback, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -179,17 +213,41 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
     ) -> list[ObsT] | None:
         """The observations in a JSON list, with their rewards; None when they are read one by one."""
-        if self._lifted and self._lifted != ["reward", "done"]:
+        if not self._takes_rewards_later:
             return None
         try:
             observations = self._observations.validate_json(payload)
         except ValidationError as error:
             raise ProtocolError(f"the server's observations do not fit: {error}") from error
+        return self._with_rewards(observations, rewards, dones)
+
+    def _with_rewards(
+        self, observations: list[ObsT], rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT]:
         if self._lifted:
             for observation, reward, done in zip(observations, rewards, dones, strict=True):
                 own = observation.__dict__
                 own["reward"], own["done"] = reward, done
         return observations
+
+    def decode_fields(
+        self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT]:
+        """The observations in columns, with their rewards."""
+        if self._takes_rewards_later:
+            observations = _fit(self._observations, rows_of(fields), "observations")
+            return self._with_rewards(observations, rewards, dones)
+        beside = {"reward": rewards, "done": dones}
+        fields = {**fields, **{name: beside[name] for name in self._lifted}}
+        return _fit(self._observations, rows_of(fields), "observations")
+
+    @cached_property
+    def _takes_rewards_later(self) -> bool:
+        """Whether an observation can be made without `reward` and `done`, and be given them then."""
+        table = table_of(self.spec.observation)
+        if table is None or len(self._lifted) == 1:
+            return not self._lifted
+        return not any(table.fields[name].is_required() for name in self._lifted)
 
     @property
     def encodes_lists(self) -> bool:
@@ -246,9 +304,9 @@ def _misfit(what: str, error: ValidationError) -> ProtocolError:
     return ProtocolError(f"the server's {what} does not fit {error.title}: {error}")
 
 
-_ENVELOPE_FIELDS = {"reward": None, "done": False, "metadata": None, "terminated": None, "truncated": None}
+ENVELOPE_FIELDS = {"reward": None, "done": False, "metadata": None, "terminated": None, "truncated": None}
 
-_of_model: Callable[[dict[str, Any]], Sequence[Any]] = itemgetter(*_ENVELOPE_FIELDS)
+_of_model: Callable[[dict[str, Any]], Sequence[Any]] = itemgetter(*ENVELOPE_FIELDS)
 _writers: dict[type, Callable[..., bytes]] = {}
 """How the subclasses of `Observation` met so far are written as JSON."""
 
@@ -266,10 +324,10 @@ def envelope_of(observation: Any) -> Sequence[Any]:
         except KeyError:  # made without validation
             pass
     if isinstance(observation, dict):
-        return [observation.get(name, default) for name, default in _ENVELOPE_FIELDS.items()]
+        return [observation.get(name, default) for name, default in ENVELOPE_FIELDS.items()]
     if isinstance(observation, Observation):
         _writers.setdefault(type(observation), type(observation).__pydantic_serializer__.to_json)
-    return [getattr(observation, name, default) for name, default in _ENVELOPE_FIELDS.items()]
+    return [getattr(observation, name, default) for name, default in ENVELOPE_FIELDS.items()]
 
 
 def envelopes_of(observations: Sequence[Any]) -> list[Sequence[Any]]:
@@ -337,7 +395,7 @@ def _encode(
             return serializer.to_json(value, exclude=exclude, fallback=fallback, warnings=False)
         if exclude and isinstance(value, dict):
             value = {key: item for key, item in value.items() if key not in exclude}
-        return to_json(value, fallback=fallback)
+        return to_json(value, fallback=fallback, inf_nan_mode="null")
     except (PydanticSerializationError, Unencodable, ValueError, RecursionError) as error:
         raise blame(_complaint(value, error)) from error
 

@@ -9,7 +9,7 @@ one message or a list of them. It is spoken in JSON or in MessagePack, as the su
 | `session` | `token`, `wait_s`, `grace_s` | `session`: id, token, grace, what it supports |
 | `attach` | `token` | `session`, with the last id that was executed |
 | `reset`, `step`, `state`, `mcp` | as on the base wire | `observation`, `state`, `mcp` |
-| `steps` | `ch`, `actions`: as many | `observations`: columns; what is slower, each by itself |
+| `steps` | `ch`, `actions` or their `columns` | `observations`: columns; what is slower, each by itself |
 | `fork` | `n` | `forked`: the id, token and grace of each of n new sessions, copies of this one |
 | `cancel` | `id` | `cancelled`; the request itself is answered with `CANCELLED` |
 | `close` | | `closed` |
@@ -41,7 +41,6 @@ __all__ = [
     "error_reply",
     "read_answers",
     "read_frame",
-    "read_list",
     "simulation_request",
     "write_frame",
 ]
@@ -99,7 +98,7 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
-_KINDS = (Open, Attach, Cancel, Fork, Steps, list[msgspec.Raw], dict[str, Any])
+_KINDS = (Open, Attach, Cancel, Fork, Steps, dict[str, Any])
 _readers: dict[str, dict[Any, Any]] = {
     format.name: {kind: format.reader(kind) for kind in _KINDS} for format in FORMATS.values()
 }
@@ -132,12 +131,6 @@ def simulation_request(message: Message, format: Format) -> messages.Reset | mes
         case "state":
             return messages.State()
     raise UnknownMessage(f"Unknown message type: {message.type[:200]}")
-
-
-def read_list(raw: bytes, format: Format) -> list[msgspec.Raw]:
-    """The items of a list, each still encoded. Raises `InvalidAction` for anything else."""
-    found: list[msgspec.Raw] = _read(raw, list[msgspec.Raw], format, InvalidAction)
-    return found
 
 
 def control_data(message: Message, kind: type[T], format: Format) -> T:

@@ -13,12 +13,13 @@ from typing import Any, Protocol
 from envtorch.env import Environment, ToolProvider, ToolSteps
 from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Unsupported
 from envtorch.protocol import messages
-from envtorch.protocol.binding import Binding, Colour
+from envtorch.protocol.binding import Binding, Colour, own_step_many
 from envtorch.protocol.codec import Codec, Encoded, encode_value
 from envtorch.protocol.forking import fork_environment
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.mcp_result import tool_result
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
+from envtorch.together import Actions
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
 from envtorch.types import EnvironmentMetadata
 
@@ -69,6 +70,8 @@ class EnvironmentHost:
         self.environment = environment
         self.bare_step: Callable[[Any], Any] = self._binding.step.call
         """The environment's own `step`, to be called with an action that was decoded already."""
+        self.step_many = own_step_many(type(environment))
+        """How it steps together with others of its class, where its author wrote that."""
 
     @property
     def name(self) -> str:
@@ -122,6 +125,15 @@ class EnvironmentHost:
     def read_actions(self, actions: bytes, format: Format) -> list[Any] | None:
         """A list of actions, read at once; None when they have to be read one by one."""
         return self._codec.decode_actions(actions, format)
+
+    def read_columns(self, columns: bytes, count: int, format: Format) -> Actions[Any] | None:
+        """Actions that came as columns; None when they have to be read one by one."""
+        return self._codec.decode_columns(columns, count, format)
+
+    @property
+    def observation_class(self) -> type:
+        observation: type = self._codec.spec.observation
+        return observation
 
     async def step_awaited(self, action: bytes, format: Format = JSON) -> Reply:
         """The reply to `step`, of an environment that is awaited."""

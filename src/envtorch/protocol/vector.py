@@ -54,6 +54,8 @@ class VectorSessions:
         self.format = format
         self.count = count
         self.is_draining = False
+        self.supports: set[str] = set()
+        """What the server said of the sessions it opened last."""
         self._wait_s = wait_s
         self._tokens = [secrets.token_urlsafe(24) for _ in range(count)]
         self._is_open = [False] * count
@@ -95,6 +97,7 @@ class VectorSessions:
             missing.discard(answered.ch)
             if answered.type == "session":
                 self._is_open[answered.ch] = True
+                self.supports = set(self.format.read(bytes(answered.data)).get("supports", ()))
             else:
                 refused = self._error(answered)
         return refused
@@ -112,10 +115,13 @@ class VectorSessions:
 
     # Asking.
 
-    def steps(self, channels: Sequence[int], actions: bytes, one: Callable[[int], bytes]) -> bytes:
-        """A step for each of the channels: `actions` is a list of theirs, `one(channel)` one by itself."""
+    def steps(
+        self, channels: Sequence[int], actions: Mapping[str, msgspec.Raw], one: Callable[[int], bytes]
+    ) -> bytes:
+        """A step for each of the channels: `actions` is what a `steps` request says of theirs, `one(channel)`
+        gives one by itself."""
         self._ask("step", channels, one)
-        asked = {"ch": channels, "actions": msgspec.Raw(actions)}
+        asked = {"ch": channels, **actions}
         nobody = self.count  # so that an error for all is not taken for the reply of one
         return self.format.write(self._message("steps", nobody, self.format.write(asked)))
 

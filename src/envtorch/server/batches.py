@@ -1,58 +1,35 @@
 """`steps`: the steps of many sessions, taken together where their environments never wait."""
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any
 
-import msgspec
-
-from envtorch.errors import EnvTorchError
-from envtorch.protocol.batch import pick, write_columns
+from envtorch.errors import EnvironmentFailed, EnvTorchError
+from envtorch.protocol.batch import Steps, pick, write_columns, write_together
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost, blamed
 from envtorch.protocol.wire import Reply
+from envtorch.server.outcomes import Settled, SharedOutcome
 from envtorch.server.session import Session
+from envtorch.together import Actions
 
-__all__ = ["Batch", "KeptStep", "joining"]
-
-
-class KeptStep(msgspec.Struct, frozen=True, gc=False):
-    """One session's share of a batch, kept for a caller who may have to ask again."""
-
-    columns: bytes
-    index: int
-    format: Format
-
-    def done(self) -> bool:
-        return True
-
-    def cancelled(self) -> bool:
-        return False
-
-    def cancel(self) -> bool:
-        return False
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> Reply:
-        return pick(self.columns, self.index, self.format)
+__all__ = ["Batch", "KeptSteps"]
 
 
-def joining(sessions: Iterable[Session | None], id: int) -> list[EnvironmentHost] | None:
-    """The hosts of sessions that can all take step `id` at once; None when one of them cannot."""
-    hosts = []
-    for session in sessions:
-        host = session.may_join(id) if session is not None else None
-        if host is None:
-            return None
-        hosts.append(host)
-    return hosts
+class KeptSteps(SharedOutcome):
+    """What a batch was answered, kept for callers who may have to ask again."""
+
+    __slots__ = ("_columns", "_format", "_session_ids")
+
+    def __init__(self, columns: bytes, session_ids: list[str], format: Format) -> None:
+        self._columns, self._session_ids, self._format = columns, session_ids, format
+
+    def share_of(self, session_id: str) -> Reply:
+        return pick(self._columns, self._session_ids.index(session_id), self._format)
 
 
 class Batch:
-    """Steps that are taken one after the other, in one go.
+    """Steps that are taken in one go: together by the environments' `step_many`, or one after the other.
 
     What one step costs here is paid by all of them, so the loops hold only what a session needs for itself;
     the clock is read once, and one serialisation writes all observations.
@@ -61,12 +38,15 @@ class Batch:
     def __init__(
         self,
         sessions: list[Session],
+        hosts: list[EnvironmentHost],
+        actions: Actions[Any],
         channels: list[int],
         id: int,
         format: Format,
         acknowledged: int | None,
     ) -> None:
-        self._sessions, self._channels, self._id, self._format = sessions, channels, id, format
+        self._sessions, self._hosts, self._actions = sessions, hosts, actions
+        self._channels, self._id, self._format = channels, id, format
         self._acknowledged = acknowledged
         self._meter = sessions[0].meter
         self._began = self._meter.clock()
@@ -75,12 +55,41 @@ class Batch:
         self.postponed: list[int] = []
         """The channels of sessions whose environments want to be awaited after all."""
 
-    def run(self, hosts: Sequence[EnvironmentHost], actions: list[Any]) -> bytes | None:
+    @classmethod
+    def of(
+        cls,
+        asked: Steps,
+        channels: Mapping[int, Session],
+        *,
+        id: int,
+        format: Format,
+        acknowledged: int | None,
+    ) -> "Batch | None":
+        """The steps that were asked for; None when one of them has to wait, and nothing was done."""
+        wanted = set(asked.ch)
+        if len(wanted) != len(asked.ch) or not channels.keys() >= wanted:
+            return None
+        sessions = [channels[channel] for channel in asked.ch]
+        hosts = Session.may_join(sessions, id)
+        if not hosts:
+            return None
+        actions = _actions(asked, hosts[0], format)
+        if actions is None or len(actions) != len(hosts):
+            return None
+        return cls(sessions, hosts, actions, asked.ch, id, format, acknowledged)
+
+    def run(self) -> bytes | None:
         """The data of the reply, for all that could be stepped; None when nobody could."""
+        step_many = self._hosts[0].step_many
+        if step_many is not None and len({type(host.environment) for host in self._hosts}) == 1:
+            return self._run_together(step_many)
+        return self._run_in_turn()
+
+    def _run_in_turn(self) -> bytes | None:
         observations: list[Any] = []
         left_out: list[int] = []
         take = observations.append
-        for host, action in zip(hosts, actions, strict=True):
+        for host, action in zip(self._hosts, self._actions, strict=True):
             try:
                 take(host.bare_step(action))
             except (Exception, SystemExit) as error:
@@ -92,6 +101,21 @@ class Batch:
         if CoroutineType in set(map(type, observations)):
             observations = self._postpone(observations)
         return self._keep(observations) if observations else None
+
+    def _run_together(self, step_many: Callable[[Sequence[Any], Actions[Any]], Any]) -> bytes | None:
+        try:
+            given = step_many([host.environment for host in self._hosts], self._actions)
+        except (Exception, SystemExit) as error:
+            self._fail_all(blamed("step_many", error), error)
+            return None
+        try:
+            if isinstance(given, Mapping):
+                kind = self._hosts[0].observation_class
+                return self._kept(write_together(kind, given, self._channels, self._format))
+            return self._keep(_observations(given, len(self._hosts)))
+        except EnvTorchError as error:
+            self._fail_all(error)
+            return None
 
     def _leave_out(self, places: Iterable[int]) -> None:
         """Go on without the sessions at these places."""
@@ -115,11 +139,17 @@ class Batch:
         except EnvTorchError:
             self._one_by_one(observations)
             return None
-        self._meter.stepped_together(self._began, len(observations))
-        id, format, acknowledged, began = self._id, self._format, self._acknowledged, self._began
-        for index, session in enumerate(self._sessions):
-            session.joined(id, KeptStep(columns, index, format), acknowledged, began)
+        return self._kept(columns)
+
+    def _kept(self, columns: bytes) -> bytes:
+        """The steps were taken, and this is the answer to all of them."""
+        self._meter.stepped_together(self._began, len(self._sessions))
+        self._note_kept(columns, self._sessions)
         return columns
+
+    def _note_kept(self, columns: bytes, sessions: list[Session]) -> None:
+        kept = KeptSteps(columns, [session.id for session in sessions], self._format)
+        Session.joined(sessions, self._id, kept, self._acknowledged, self._began)
 
     def _one_by_one(self, observations: list[Any]) -> None:
         """One of the observations cannot be encoded: find out which, and let the others be answered."""
@@ -130,16 +160,51 @@ class Batch:
             except EnvTorchError as error:
                 self._fail(session, channel, error)
             else:
-                kept = KeptStep(columns, 0, self._format)
-                session.joined(self._id, kept, self._acknowledged, self._began)
+                self._note_kept(columns, [session])
                 self.apart.append(channel)
                 encoded += 1
         self._meter.stepped_together(self._began, encoded)
 
     def _fail(self, session: Session, channel: int, error: EnvTorchError) -> None:
-        outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        outcome.set_exception(error)
-        outcome.exception()
         session.failed(error)
-        session.ledger.take(self._id, outcome)
+        self._note(session, channel, error)
+
+    def _fail_all(self, error: EnvTorchError, cause: BaseException | None = None) -> None:
+        """What they did together went wrong: that is one failure, in one line of the log, and all have it."""
+        error.__cause__ = cause if cause is not error else error.__cause__
+        self._sessions[0].failed(error)
+        for session, channel in zip(self._sessions, self._channels, strict=True):
+            if session is not self._sessions[0]:
+                self._meter.answered("step", self._began, error)
+            self._note(session, channel, error)
+
+    def _note(self, session: Session, channel: int, error: EnvTorchError) -> None:
+        session.ledger.take(self._id, Settled(None, error))
         self.apart.append(channel)
+
+
+def _actions(asked: Steps, host: EnvironmentHost, format: Format) -> Actions[Any] | None:
+    """The actions, read at once; None when they have to be read one by one."""
+    rows: Sequence[Any] | None
+    if bytes(asked.columns):
+        actions = host.read_columns(bytes(asked.columns), len(asked.ch), format)
+        if actions is None or host.step_many is not None:
+            return actions
+        rows = actions.values()
+    else:
+        rows = host.read_actions(bytes(asked.actions), format)
+    return None if rows is None else Actions.of(rows)
+
+
+def _observations(given: Any, count: int) -> list[Any]:
+    """What `step_many` gave, if it is as many observations as there were environments."""
+    if isinstance(given, CoroutineType):
+        given.close()
+        raise EnvironmentFailed("step_many has to be a plain classmethod: nobody awaits it")
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise EnvironmentFailed(
+            f"step_many gave {type(given).__name__}; it has to give a list of observations, or their columns"
+        )
+    if len(given) != count:
+        raise EnvironmentFailed(f"step_many gave {len(given)} observations for {count} environments")
+    return list(given)

@@ -8,14 +8,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from envtorch.errors import (
     Cancelled,
     EnvTorchError,
-    InvalidAction,
     NotAllowed,
     ProtocolError,
     SessionLost,
@@ -31,24 +30,24 @@ from envtorch.protocol.extended import (
     control_data,
     error_reply,
     read_frame,
-    read_list,
     simulation_request,
     write_frame,
 )
 from envtorch.protocol.formats import Format
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply, mcp_reply
-from envtorch.server.batches import Batch, joining
+from envtorch.server.batches import Batch
 from envtorch.server.elsewhere import LivesElsewhere
 from envtorch.server.lines import Line
 from envtorch.server.mcp import RpcDoor
-from envtorch.server.session import Outcome, Session
+from envtorch.server.outcomes import Outcome
+from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions
 from envtorch.settings import ServerMode
 
 __all__ = ["ExtendedConversation"]
 
-SUPPORTS = ("cancel", "batch", "channels", "steps")
+SUPPORTS = ("cancel", "batch", "channels", "steps", "columns")
 TAKEN_OVER = 4000
 """The close code for a socket whose last session another socket has taken up."""
 
@@ -190,9 +189,7 @@ class ExtendedConversation:
         postponed = self._batch(message, id, asked)
         if not postponed:
             return
-        actions = read_list(bytes(asked.actions), self._format)
-        if len(actions) != len(asked.ch):
-            raise InvalidAction(f"{len(asked.ch)} channels, but {len(actions)} actions")
+        actions = asked.rows(self._format)
         for place in postponed:
             one = Message("step", id, asked.ch[place], actions[place], message.timeout_s, message.ack)
             try:
@@ -205,19 +202,14 @@ class ExtendedConversation:
         everybody = range(len(asked.ch))
         if message.timeout_s is not None or not self._may_batch:
             return everybody
-        sessions = list(map(self._channels.get, asked.ch))
-        hosts = joining(sessions, id)
-        if not hosts or len(set(asked.ch)) != len(hosts):
+        batch = Batch.of(asked, self._channels, id=id, format=self._format, acknowledged=message.ack)
+        if batch is None:
             return everybody
-        actions = hosts[0].read_actions(bytes(asked.actions), self._format)
-        if actions is None or len(actions) != len(hosts):
-            return everybody
-        batch = Batch(cast("list[Session]", sessions), asked.ch, id, self._format, message.ack)
-        columns = batch.run(hosts, actions)
+        columns = batch.run()
         if columns is not None:
             self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(columns)))
         for channel in batch.apart:
-            outcome = self._channels[channel].ledger.find(id)
+            outcome = self._channels[channel].outcome(id)
             assert outcome is not None
             self._answered(Message("step", id=id, ch=channel), outcome)
         return [asked.ch.index(channel) for channel in batch.postponed]
@@ -307,14 +299,15 @@ class ExtendedConversation:
             "token": session.token,
             "grace_s": session.unheld_s,
             "last_id": session.ledger.newest,
-            "supports": self._supported(),
+            "supports": self._supported(session),
         }
         return Reply("session", self._format.write(told), self._format)
 
-    def _supported(self) -> list[str]:
+    def _supported(self, session: Session) -> list[str]:
         """What may be asked of a session here. Whether its environment can be copied, only a copy tells."""
         can_fork = self._mode is ServerMode.SIMULATION and not self._sessions.factory.is_shared
         told = [*SUPPORTS, "fork"] if can_fork else list(SUPPORTS)
+        told += ["together"] if session.steps_together else []
         return [*told, "isolation"] if self._sessions.is_isolated else told
 
     async def _release(self, session: Session, message: Message) -> Reply:

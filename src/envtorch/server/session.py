@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -24,13 +24,14 @@ from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.protocol.wire import Reply
 from envtorch.recording.recorder import Recorder
 from envtorch.server.metrics import Meter
+from envtorch.server.outcomes import Outcome, Settled, SharedOutcome, as_future, is_pending, look_at, settle
 from envtorch.server.runner import Cancel, Done, Housed, Runner, as_ours
 from envtorch.server.slots import Names
 from envtorch.server.tracing import Span
 from envtorch.server.turn import Turn
 from envtorch.types import SessionInfo
 
-__all__ = ["Holder", "Outcome", "Session"]
+__all__ = ["Holder", "Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,41 +41,6 @@ REQUEST_ID: ContextVar[int | str | None] = ContextVar("request_id", default=None
 T = TypeVar("T")
 V = TypeVar("V")
 Work = Generator[Any, Any, T]
-
-
-class Outcome(Protocol):
-    """What a request came to, or will: a future, or something that is over and knows its reply."""
-
-    def done(self) -> bool: ...
-    def cancelled(self) -> bool: ...
-    def cancel(self) -> bool: ...
-    def exception(self) -> BaseException | None: ...
-    def result(self) -> Any: ...
-
-
-class Settled:
-    """A request that was answered as soon as it was asked."""
-
-    __slots__ = ("error", "reply")
-
-    def __init__(self, reply: Reply | None, error: EnvTorchError | None = None) -> None:
-        """One of the two."""
-        self.reply, self.error = reply, error
-
-    def done(self) -> bool:
-        return True
-
-    def cancelled(self) -> bool:
-        return False
-
-    def cancel(self) -> bool:
-        return False
-
-    def exception(self) -> EnvTorchError | None:
-        return self.error
-
-    def result(self) -> Reply | None:
-        return self.reply
 
 
 class Holder(Protocol):
@@ -132,7 +98,7 @@ class Session:
         self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
-        self.ledger: Ledger[Outcome] = Ledger(_is_pending)
+        self.ledger: Ledger[Outcome] = Ledger(is_pending)
         self._immediate = runner.immediate
         self._start = runner.start
         self._started: tuple[int, Cancel] | None = None
@@ -223,22 +189,44 @@ class Session:
 
     # Steps taken together with those of other sessions.
 
-    def may_join(self, id: int) -> EnvironmentHost | None:
-        """The environment's host, where request `id` is new and can be answered at once; else None."""
-        host = self._immediate
-        if host is None or self._turn.is_taken or self._gone is not None or id <= self.ledger.newest:
-            return None
-        return host
+    @staticmethod
+    def may_join(sessions: "Iterable[Session]", id: int) -> list[EnvironmentHost] | None:
+        """The hosts of sessions that can all answer request `id`, a new one, at once; else None.
 
-    def joined(self, id: int, outcome: Outcome, acknowledged: int | None, now: float) -> None:
-        """A step of a batch was taken, and this came of it."""
-        self.steps += 1
-        self._active_at = now
-        self.ledger.renew(id, outcome, acknowledged)
+        This and `joined` are what a batch costs each of its sessions, and therefore loops.
+        """
+        hosts = []
+        for session in sessions:
+            host = session._immediate
+            is_ready = host is not None and session._gone is None and not session._turn.is_taken
+            if host is None or not is_ready or id <= session.ledger.newest:
+                return None
+            hosts.append(host)
+        return hosts
+
+    @staticmethod
+    def joined(
+        sessions: "Iterable[Session]", id: int, outcome: SharedOutcome, acknowledged: int | None, now: float
+    ) -> None:
+        """The steps of a batch were taken, and this came of it."""
+        for session in sessions:
+            session.steps += 1
+            session._active_at = now
+            session.ledger.renew(id, outcome, acknowledged)
+
+    def outcome(self, id: int | str) -> Outcome | None:
+        """What request `id` came to, or will; None for one that was not taken."""
+        found = self.ledger.find(id)
+        return Settled(found.share_of(self.id)) if isinstance(found, SharedOutcome) else found
 
     def failed(self, error: EnvTorchError) -> None:
         """A step of a batch failed."""
         self._count(self.meter.clock(), error)
+
+    @property
+    def steps_together(self) -> bool:
+        """Whether the environment's author wrote how it steps together with others."""
+        return self._immediate is not None and self._immediate.step_many is not None
 
     def wants_awaiting(self) -> None:
         """The environment's step turned out to be a coroutine."""
@@ -390,7 +378,7 @@ class Session:
         if settled is not None:
             return settled
         outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        cancel = self.start_step(action, format, partial(_settle, outcome))
+        cancel = self.start_step(action, format, partial(settle, outcome))
         if cancel is None:
             return None
         self._started = (id, cancel)
@@ -401,12 +389,12 @@ class Session:
         self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]], context: Context | None = None
     ) -> "asyncio.Future[T]":
         """The task that answers request `id`: a new one, or the one that was started for it before."""
-        before = self.ledger.find(id)
+        before = self.outcome(id)
         if before is not None:
             self._upkeep.meter.repeated += 1
-            return _as_future(before)
+            return as_future(before)
         task = asyncio.get_running_loop().create_task(self._answer(id, start), context=context)
-        task.add_done_callback(_look_at)
+        task.add_done_callback(look_at)
         self.ledger.take(id, task)
         return task
 
@@ -508,29 +496,3 @@ class Session:
         finally:
             self._watch_lease()
             self._upkeep.forget(self)
-
-
-def _settle(outcome: "asyncio.Future[Any]", reply: Any, error: BaseException | None) -> None:
-    if error is None:
-        outcome.set_result(reply)
-    else:
-        outcome.set_exception(error)
-        outcome.exception()  # it may never be asked for again
-
-
-def _as_future(outcome: Outcome) -> "asyncio.Future[Any]":
-    if isinstance(outcome, asyncio.Future):
-        return outcome
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    _settle(future, outcome.result(), outcome.exception())
-    return future
-
-
-def _is_pending(outcome: Outcome) -> bool:
-    return not outcome.done()
-
-
-def _look_at(task: "asyncio.Task[Any]") -> None:
-    """A reply may be kept for a caller who never comes back; asyncio need not complain of that."""
-    if not task.cancelled():
-        task.exception()

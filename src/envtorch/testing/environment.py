@@ -6,7 +6,7 @@ from typing import Any
 from envtorch.env import Environment, EnvironmentSource, EnvSpec, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
-from envtorch.testing import checks, isolation
+from envtorch.testing import checks, isolation, together
 from envtorch.testing.report import Finding, Report
 from envtorch.testing.subject import Subject, made_up_actions
 
@@ -19,6 +19,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     checks.episodes,
     checks.values,
     checks.determinism,
+    together.together,
     isolation.isolation,
     isolation.threads,
     isolation.process,
