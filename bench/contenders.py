@@ -46,7 +46,7 @@ TOGETHER = Contender(
 )
 COLUMNS = Contender(
     "columns",
-    "EnvTorch, the same, actions and observations as columns",
+    "EnvTorch, step together (`step_many`), columns both ways",
     "bench.servers.ours",
     ("together",),
 )

@@ -4,7 +4,7 @@ A column is validated as a whole, by pydantic or by its dtype, so that values wh
 need never become objects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -15,6 +15,7 @@ __all__ = ["Table", "as_lists", "is_array", "rows_of", "table_of"]
 
 _SCALARS = {bool: "b", int: "iu", float: "fiu"}
 """The kinds of dtype that hold nothing but values of a type."""
+_SIMPLE = (bool, int, float, str, bytes, NoneType)
 
 
 class Table:
@@ -23,6 +24,7 @@ class Table:
     def __init__(self, kind: type[BaseModel]) -> None:
         self.kind = kind
         self.fields: dict[str, FieldInfo] = dict(kind.model_fields)
+        self._defaults = {name: _default_of(field) for name, field in self.fields.items()}
         self._lists: dict[str, TypeAdapter[list[Any]]] = {}
         self._dtypes = {name: _dtypes_of(field) for name, field in self.fields.items()}
         self._exact = {name: _exact_types_of(field) for name, field in self.fields.items()}
@@ -75,11 +77,10 @@ class Table:
         return dtypes is None or (array.ndim == 1 and array.dtype.kind in dtypes)
 
     def _default(self, name: str, count: int) -> list[Any]:
-        field = self.fields[name]
-        if field.is_required():
+        fill = self._defaults[name]
+        if fill is None:
             raise ValueError(f"there is no column {name!r}, which every {self.kind.__name__} has")
-        make: Any = field.default_factory
-        return [field.get_default()] * count if make is None else [make() for _ in range(count)]
+        return fill(count)
 
     def columns(self, values: Sequence[Any]) -> dict[str, Any]:
         """The columns of values of exactly this class. Raises `KeyError` when one of them lacks a field."""
@@ -144,13 +145,30 @@ def is_array(value: Any) -> bool:
 
 
 def _is_column(value: Any) -> bool:
-    return is_array(value) or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
+    return (
+        type(value) is list
+        or is_array(value)
+        or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
+    )
+
+
+def _default_of(field: FieldInfo) -> Callable[[int], list[Any]] | None:
+    """What fills a column that was left out; None for a field that may not be."""
+    if field.is_required():
+        return None
+    make: Any = field.default_factory
+    if make is not None:
+        return lambda count: [make() for _ in range(count)]
+    default = field.default
+    if type(default) in _SIMPLE:
+        return lambda count: [default] * count
+    return lambda count: [field.get_default() for _ in range(count)]
 
 
 def _exact_types_of(field: FieldInfo) -> frozenset[type]:
     """Classes whose objects are values of a field for sure, with nothing more to look at."""
     hints = () if field.metadata else _alternatives(field.annotation)
-    return frozenset(hint for hint in hints if hint in (bool, int, float, str, bytes, NoneType))
+    return frozenset(hint for hint in hints if hint in _SIMPLE)
 
 
 def _dtypes_of(field: FieldInfo) -> str | None:
