@@ -13,9 +13,9 @@ from envtorch.protocol.formats import JSON, Format
 
 __all__ = ["Outgoing", "OutgoingColumns", "OutgoingRows", "rows_in"]
 
-HALF = 32
+HALF = 128
 """From two times this many sessions on, a step travels as two halves: while the server works on one, its
-client reads the other."""
+client reads the other. Below that a second frame costs more than it wins."""
 
 
 class Outgoing(Protocol):
