@@ -1,6 +1,7 @@
 """Between a client's values and what travels: the part that blocking and async clients share."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Generic
 
 from pydantic import BaseModel
@@ -21,7 +22,6 @@ class Hooks(Generic[ActT, ObsT, StateT]):
     defines `_step_payload`, `_parse_result` or `_parse_state` has the last word.
     """
 
-    _codec: Codec[ActT, ObsT, StateT]
     _codecs: ClassVar[dict[type, Codec[Any, Any, Any]]] = {}
 
     environment: ClassVar[str | None] = None
@@ -41,30 +41,30 @@ class Hooks(Generic[ActT, ObsT, StateT]):
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
         """The result in a reply to `reset` or `step`."""
-        return self._codec_of_class().decode_result(payload)
+        return self._codec.decode_result(payload)
 
     def _parse_state(self, payload: dict[str, Any]) -> StateT:
         """The state in a reply to `state`."""
-        return self._codec_of_class().decode_state(payload)
+        return self._codec.decode_state(payload)
 
     # What the flows of `envtorch.protocol.client` call.
 
     def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
         if type(self)._step_payload is Hooks._step_payload:
-            return self._codec_of_class().encode_action(action, format)  # straight to bytes
+            return self._codec.encode_action(action, format)  # straight to bytes
         return encode_value(self._step_payload(action), format, blame=InvalidAction)
 
     def encode_actions(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
         """Actions as a list; None when they have to be encoded one by one."""
         if type(self)._step_payload is not Hooks._step_payload:
             return None
-        return self._codec_of_class().encode_actions(actions, format)
+        return self._codec.encode_actions(actions, format)
 
     def encode_columns(self, actions: Sequence[ActT], format: Format) -> bytes | None:
         """Actions as columns; None when they have to be encoded one by one."""
         if type(self)._step_payload is not Hooks._step_payload:
             return None
-        return self._codec_of_class().encode_columns(actions, format)
+        return self._codec.encode_columns(actions, format)
 
     def parse_fields(
         self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
@@ -72,7 +72,7 @@ class Hooks(Generic[ActT, ObsT, StateT]):
         """The observations in columns; None when they have to be parsed one by one."""
         if type(self)._parse_result is not Hooks._parse_result:
             return None
-        return self._codec_of_class().decode_fields(fields, rewards, dones)
+        return self._codec.decode_fields(fields, rewards, dones)
 
     def parse_observations(
         self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
@@ -80,13 +80,17 @@ class Hooks(Generic[ActT, ObsT, StateT]):
         """The observations in a JSON list; None when they have to be parsed one by one."""
         if type(self)._parse_result is not Hooks._parse_result:
             return None
-        return self._codec_of_class().decode_observations(payload, rewards, dones)
+        return self._codec.decode_observations(payload, rewards, dones)
 
     def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
         return self._parse_result(payload)
 
     def parse_state(self, payload: dict[str, Any]) -> StateT:
         return self._parse_state(payload)
+
+    @cached_property
+    def _codec(self) -> Codec[ActT, ObsT, StateT]:
+        return self._codec_of_class()
 
     @classmethod
     def _codec_of_class(cls) -> Codec[ActT, ObsT, StateT]:
