@@ -1,13 +1,15 @@
 """What the agent prints, and what its child processes print, caught in files."""
 
-import contextlib
 import errno
 import io
 import os
 import sys
+from os import SEEK_END, close, dup2, ftruncate, lseek
+from os import open as open_file
 from typing import Any
 
 _NAMES = {1: "stdout", 2: "stderr"}
+_NAMELESS = os.O_TMPFILE | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -17,6 +19,9 @@ class Output(io.RawIOBase):
     def __init__(self, descriptor: int, limit: int) -> None:
         super().__init__()
         self._descriptor = descriptor
+        self.renew(limit)
+
+    def renew(self, limit: int) -> None:
         self._limit = limit
         self.truncated = False
 
@@ -44,49 +49,72 @@ class Output(io.RawIOBase):
 class Capture:
     """What the agent and its child processes print, in two unlinked files behind descriptors 1 and 2."""
 
-    def __init__(self, folder: str, limit: int) -> None:
-        self._folder = folder
-        self._limit = limit
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self._files = {1: -1, 2: -1}
         self._streams: dict[int, Output] = {}
-        self.open()
+        self._texts: dict[int, io.TextIOWrapper] = {}
+        for number in _NAMES:
+            self._renew(number)
 
-    def open(self) -> None:
-        """Make the two files anew, as a fork must: its parent's lie in another tmpfs."""
+    def open(self, folder: str) -> None:
+        """Make the two files, anew in a fork: those of its parent lie in another tmpfs."""
         for number in self._files:
-            flags = os.O_TMPFILE | os.O_RDWR | os.O_APPEND
-            descriptor = os.open(self._folder, flags, 0o600)
-            os.dup2(descriptor, number)
+            descriptor = open_file(folder, _NAMELESS, 0o600)
+            dup2(descriptor, number)
             if self._files[number] >= 0:
-                os.dup2(descriptor, self._files[number], inheritable=False)
-                os.close(descriptor)
+                dup2(descriptor, self._files[number], inheritable=False)
+                close(descriptor)
             else:
                 self._files[number] = descriptor
 
     def begin(self) -> None:
-        """Empty files, and fresh stream objects: the agent may have closed or replaced the last ones."""
+        """Empty files, and whole stream objects: the agent may have closed or replaced those it had."""
         for number, name in _NAMES.items():
-            if os.fstat(self._files[number]).st_size:
-                os.ftruncate(self._files[number], 0)
-            self._streams[number] = Output(number, self._limit)
-            setattr(sys, name, self._text(number))
+            if _size(self._files[number]):
+                ftruncate(self._files[number], 0)
+            if self._is_broken(number):
+                self._renew(number)
+            self._streams[number].renew(self.limit)
+            setattr(sys, name, self._texts[number])
 
-    def _text(self, number: int) -> io.TextIOWrapper:
+    def _is_broken(self, number: int) -> bool:
+        try:
+            return self._texts[number].closed
+        except ValueError:
+            return True  # taken apart
+
+    def _renew(self, number: int) -> None:
+        self._streams[number] = Output(number, self.limit)
         buffered = io.BufferedWriter(self._streams[number])
-        return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        self._texts[number] = io.TextIOWrapper(
+            buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
 
     def end(self) -> dict[str, Any]:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
+            try:  # noqa: SIM105  nothing else is touched this way
                 stream.flush()
+            except Exception:  # noqa: S110  the agent's own stream, or no stream at all
+                pass
         said: dict[str, Any] = {}
-        truncated = any(stream.truncated for stream in self._streams.values())
+        truncated = False
         for number, name in _NAMES.items():
-            size = os.fstat(self._files[number]).st_size
-            data = os.pread(self._files[number], min(size, self._limit), 0) if size else b""
-            truncated = truncated or size > self._limit
-            said[name] = data.decode("utf-8", "replace")
+            size = _size(self._files[number])
+            truncated = truncated or self._streams[number].truncated or size > self.limit
+            said[name] = ""
             if size:
-                os.ftruncate(self._files[number], 0)
+                said[name] = os.pread(self._files[number], min(size, self.limit), 0).decode(
+                    "utf-8", "replace"
+                )
+                ftruncate(self._files[number], 0)
         said["truncated"] = truncated
         return said
+
+
+def _size(descriptor: int) -> int:
+    """Of a file that is only ever appended to. `fstat` would make twenty objects to say it."""
+    try:
+        return lseek(descriptor, 0, SEEK_END)
+    except OSError:
+        return 0  # the agent has put something else in its place

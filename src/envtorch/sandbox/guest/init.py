@@ -2,6 +2,10 @@
 
 It is ours and never runs the agent's code. It has a socket of its own to the owner, and when that
 closes, for whatever reason, it ends, and the kernel ends everything in its pid namespace with it.
+
+It must touch little of the zygote's memory, for each page that it does is copied for every sandbox. So what
+it does before it waits uses names, not attributes of modules: looking up one of those for the first time
+writes to the type cache and to the names in it.
 """
 
 import contextlib
@@ -10,94 +14,118 @@ import select
 import shutil
 import signal
 import socket
-import sys
 import time
 import traceback
+from _signal import set_wakeup_fd  # type: ignore[import-not-found]
+from _signal import signal as set_handler  # without the enums around it
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from os import close, closerange, fork, pipe, pipe2, read, setsid, waitpid
+from select import poll
+from socket import SocketType as Channel
 from typing import Any, NoReturn
 
-from . import interpreter, kernel, operations, root, tree, wire
-from .lockdown import ON, Lockdown
+from . import kernel, operations, wire
+from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, confess
+from .kernel import lock_down, set_dumpable
+from .lockdown import Rlimits, lock_child
+from .wire import PACKET_LIMIT, receive_packet
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
+_SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
+_BELL = os.O_NONBLOCK | os.O_CLOEXEC
+_POLLIN = select.POLLIN
+_MOST_DESCRIPTORS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a sandbox keeps its files."""
-
-    home: str
-    output: str
-
-    @property
-    def workspace(self) -> str:
-        return f"{self.home}/workspace"
-
-    def furnish(self) -> None:
-        for folder in (self.workspace, *(f"{self.home}/{name}" for name in ("tmp", "shm")), self.output):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-
-
-def mount_private(lockdown: Lockdown, output_bytes: int) -> None:
-    """The sandbox's own tmpfs, and a view of the process table that holds only its own processes."""
-    options = f"size={lockdown.limits.disk},nr_inodes={max(1024, lockdown.limits.disk // 4096)},mode=700"
-    kernel.mount("tmpfs", root.HOME, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, options)
-    room = f"size={2 * output_bytes + 65536},nr_inodes=64,mode=700"
-    kernel.mount("tmpfs", root.OUTPUT, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES | kernel.NO_EXEC, room)
-    lockdown.layers["workspace"] = ON
-    flags = kernel.NO_SETUID | kernel.NO_DEVICES | kernel.NO_EXEC
-    try:
-        kernel.mount("proc", "/proc", "proc", flags)
-        lockdown.layers["process table"] = ON
-    except OSError as error:
-        # Better no /proc than the one of the machine, which this mount namespace still holds underneath.
-        kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.READ_ONLY, "size=0")
-        lockdown.layers["process table"] = f"unavailable: {error.strerror}; /proc is empty"
-
-
-@dataclass(slots=True)
 class Init:
-    """The live init of one sandbox."""
+    """The init of one sandbox. It is made in the zygote, and comes to life in a fork of it."""
 
-    control: "socket.SocketType"
-    lockdown: Lockdown
-    place: Place
-    environment: dict[str, str]
-    output_bytes: int
-    namespaces: bool
-    """Whether every process we can see is ours, and ends with us."""
-    jobs: dict[int, str] = field(default_factory=dict)
-    fosterlings: "dict[int, socket.SocketType]" = field(default_factory=dict)
-    """Interpreters of forks, and whom to tell of their end."""
-    bell: tuple[int, ...] = ()
-    """The pipe by which a signal wakes the loop."""
+    def __init__(self, nursery: Nursery) -> None:
+        self.nursery = nursery
+        self.control: socket.SocketType
+        self.place = PRIVATE
+        self.rlimits: Rlimits = ()
+        self.ruleset = nursery.ruleset
+        self.seccomp = nursery.seccomp.header if nursery.seccomp is not None else None
+        self.outside = os.getuid(), os.getgid()
+        """Our user and group, as they are outside of the sandbox."""
+        self.output_bytes = 0
+        self.jobs: dict[int, str] = {}
+        self.fosterlings: dict[int, socket.SocketType] = {}
+        """Interpreters of forks, and whom to tell of their end."""
+        self.bell: tuple[int, ...] = ()
+        """The pipe by which a signal wakes the loop."""
+
+    def live(self, plan: Plan, control: int, home: int | None) -> NoReturn:
+        """As the first process of the sandbox: have the walls built, drop every privilege, report, serve."""
+        try:
+            setsid()  # out of the zygote's process group: kill(0, ...) reaches one across pid namespaces
+            set_handler(_SIGCHLD, _DEFAULT)
+            self.control = Channel(fileno=control)
+            self.output_bytes, self.rlimits = plan.output_bytes, plan.rlimits
+            if self.nursery.namespaces:
+                report = self._have_built(plan, home)
+            else:
+                walls = build_in_the_open(self.nursery, plan, self.control, home)
+                self.place, self.rlimits, self.ruleset = walls.place, walls.rlimits, walls.ruleset
+                report = walls.report
+            if report:
+                close_all_but(control, control if self.ruleset is None else self.ruleset)
+                lock_down(self.seccomp)
+                self.control.send(report)
+                self.serve()
+        except BaseException as error:
+            confess(control, error)
+        finally:
+            os._exit(70)
+
+    def _have_built(self, plan: Plan, home: int | None) -> bytes:
+        """Have a child of ours build. Answers with its report; with nothing when it failed, and said so."""
+        set_dumpable(False)
+        reader, writer = pipe()
+        builder = fork()
+        if builder == 0:
+            try:
+                os.write(writer, build_private(self.nursery, plan, self.control, home, self.outside))
+            except BaseException as error:
+                confess(self.control.fileno(), error)
+            finally:
+                os._exit(0)
+        close(writer)
+        report = read(reader, PACKET_LIMIT)
+        close(reader)
+        waitpid(builder, 0)
+        return report
 
     def serve(self) -> None:
         """Answer the owner until it goes away; then end, and everything with us."""
-        wake, waker = self.bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, _ignore)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        poll = select.poll()
-        poll.register(wake, select.POLLIN)
-        poll.register(self.control, select.POLLIN)
+        wake, waker = self.bell = pipe2(_BELL)
+        set_handler(_SIGCHLD, _ignore)
+        set_wakeup_fd(waker, warn_on_full_buffer=False)
+        waiting = poll()
+        waiting.register(wake, _POLLIN)
+        waiting.register(self.control, _POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(wake, 4096)
-                self._reap()
-            if self.control.fileno() in ready:
-                packet = wire.receive_packet(self.control)
+            for descriptor, _ in waiting.poll():
+                if descriptor == wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake, 4096)
+                    self._reap()
+                    continue
+                packet = receive_packet(self.control)
                 if packet is None:
                     self._end()
-                self._answer(*packet)
+                request, descriptors = packet
+                if request["op"] == "start":
+                    self._start(self._interpret, INTERPRETER, descriptors)
+                else:
+                    self._answer(request, descriptors)
+                for descriptor in descriptors:
+                    close(descriptor)
 
     def _answer(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         match request["op"]:
-            case "start":
-                self._start(lambda: self._interpret(descriptors[0]), INTERPRETER)
             case "adopt":
                 self.jobs[request["pid"]] = INTERPRETER
             case "foster":
@@ -105,7 +133,7 @@ class Init:
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
                 self.fosterlings[request["pid"]] = socket.SocketType(fileno=descriptors.pop())
             case "operate":
-                self._start(lambda: self._operate(request["what"], descriptors), request["job"])
+                self._start(lambda given: self._operate(request["what"], given), request["job"], descriptors)
             case "signal":
                 for process in self._processes_of(request["job"]):
                     # A command is the leader of its own process group, which must go with it.
@@ -129,13 +157,11 @@ class Init:
                 wire.send_packet(self.control, {"event": "retired"})
             case "seed":
                 self._give_seeds()
-        for descriptor in descriptors:
-            os.close(descriptor)
 
     def _give_seeds(self) -> None:
         """Descriptors of what forks are made from: our files and, with namespaces, two of those."""
         seeds = [os.open(self.place.home, os.O_RDONLY | os.O_DIRECTORY)]
-        if self.namespaces:
+        if self.nursery.namespaces:
             seeds += [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")]
         wire.send_packet(self.control, {"event": "seed"}, seeds)
         for seed in seeds:
@@ -144,9 +170,9 @@ class Init:
     def _processes_of(self, job: str) -> list[int]:
         return [process for process, name in self.jobs.items() if name == job]
 
-    def _start(self, body: Callable[[], int], job: str) -> None:
+    def _start(self, body: Callable[[list[int]], int], job: str, descriptors: list[int]) -> None:
         try:
-            process = os.fork()
+            process = fork()
         except OSError as error:  # the agent's processes have used up what there is
             message = f"no process could be started: {error.strerror}"
             wire.send_packet(self.control, {"event": "exited", "job": job, "status": 126, "message": message})
@@ -156,40 +182,46 @@ class Init:
             return
         status = 70
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.setsid()
-            if not self.namespaces:
+            set_wakeup_fd(-1)
+            set_handler(_SIGCHLD, _DEFAULT)
+            setsid()
+            if not self.nursery.namespaces:
                 kernel.set_parent_death_signal(signal.SIGKILL)
-            status = body()
+            status = body(descriptors)
         except BaseException:
             os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(status)
 
-    def _interpret(self, data: int) -> int:
+    def _interpret(self, descriptors: list[int]) -> int:
         self.control.close()
         for descriptor in self.bell:
-            os.close(descriptor)
+            close(descriptor)
         for channel in self.fosterlings.values():
             channel.close()
-        self.lockdown.lock_child()
-        kernel.set_dumpable(True)
-        os.environ.update(self.environment)
-        interpreter.main(
-            socket.SocketType(fileno=data), self.place.workspace, self.place.output, self.output_bytes
-        )
+        lock_child(self.rlimits, self.ruleset)
+        set_dumpable(True)
+        place = self.place
+        if place is not PRIVATE:
+            os.environ.update(place.environment())
+        channel = Channel(fileno=descriptors[0])
+        self.nursery.interpreter.live(channel, place.workspace, place.output, self.output_bytes)
         return 0
 
     def _operate(self, what: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
-        self.lockdown.lock_child()
+        lock_child(self.rlimits, self.ruleset)
         os.closerange(3, 1024)
         os.chdir(self.place.workspace)
         if what["kind"] == "execute":
             kernel.set_dumpable(True)
-            return operations.perform({**what, "environment": self.environment | what["environment"]})
+            environment = {
+                **self.nursery.environment,
+                **self.place.environment(),
+                **what["environment"],
+            }
+            return operations.perform({**what, "environment": environment})
         return operations.perform(what)
 
     def _reap(self) -> None:
@@ -240,14 +272,14 @@ class Init:
             stopped |= fresh
 
     def _others(self) -> list[int]:
-        if not self.namespaces:
+        if not self.nursery.namespaces:
             return _descendants(os.getpid())
         mine = os.getpid()
         found = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
         return [process for process in found if _is_ours(process)]
 
     def _end(self) -> NoReturn:
-        if not self.namespaces:
+        if not self.nursery.namespaces:
             self._sweep(spare=set())
         os._exit(0)
 
@@ -289,20 +321,9 @@ def _ignore(*_: object) -> None:
     """SIGCHLD only has to wake the loop."""
 
 
-def copy_home(source: int, place: Place) -> None:
-    """Fill the new workspace from an older one. A tree too deep for us is an error, not a crash."""
-    try:
-        tree.copy(source, place.home)
-    except RecursionError:
-        raise OSError(40, "the workspace is nested too deeply to copy") from None
-    finally:
-        os.close(source)
-
-
-def close_all_but(kept: Sequence[int]) -> None:
-    """Close every inherited descriptor except the standard three and `kept`."""
-    low = 3
-    for descriptor in sorted(kept):
-        os.closerange(low, descriptor)
-        low = descriptor + 1
-    os.closerange(low, os.sysconf("SC_OPEN_MAX") if sys.platform != "linux" else 1 << 16)
+def close_all_but(one: int, other: int) -> None:
+    """Close every inherited descriptor except the standard three and these."""
+    low, high = (one, other) if one < other else (other, one)
+    closerange(3, low)
+    closerange(low + 1, high)
+    closerange(high + 1, _MOST_DESCRIPTORS)

@@ -4,72 +4,117 @@ The agent shares this process and may break anything in it. That is why nothing 
 owner: limits, deadlines and isolation are kept by the kernel and by the init, never by this file.
 """
 
-import _signal  # type: ignore[import-not-found]  # the enums around it dirty memory that sandboxes share
 import ast
 import builtins
 import contextlib
 import errno
-import gc
-import io
 import json
 import linecache
-import mmap
 import os
-import resource
+import signal
 import socket
 import sys
-import time
 import traceback
 import types
+from _signal import signal as set_handler  # type: ignore[import-not-found]  # without the enums around it
+from ast import Expr, Expression, PyCF_ONLY_AST
 from collections.abc import Callable, Mapping
+from gc import enable as enable_collector
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from os import chdir, getpid
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from time import perf_counter
 from typing import Any
 
 from . import forking, sharing
-from .capture import DISK_ERRORS, Capture, Output
+from .capture import DISK_ERRORS, Capture
 from .wire import Frames
 
 _OWN_FILES = (__file__, forking.__file__)
 _REPR_LIMIT = 64 * 1024
 _RESERVE = 3 * 1024 * 1024
+_PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS
+_REHEARSAL = ("1 / 0", "print(x)", "x + 1", "x = 1") * 9
+"""More often than the adaptive interpreter needs to settle on a form of each function."""
+_SIGINT = int(signal.SIGINT)
 
 
 class Interpreter:
     """The agent's namespace and the conversation about it."""
 
-    def __init__(self, frames: Frames, workspace: str, capture: Capture) -> None:
-        self._frames = frames
-        self._workspace = workspace
-        self._capture = capture
-        self._process = os.getpid()
+    def __init__(self) -> None:
+        """As the zygote makes it, once: every sandbox begins with a copy."""
+        sys.path.insert(0, "")
+        sys.argv = [""]
+        self._frames: Frames
+        self._workspace = self._output = ""
+        self._capture = Capture(0)
+        self._process = getpid()
         self._runs = 0
         self._calls = 0
         self._current = ""
         self._listening = False
         self._interrupted = False
         self._passages: list[int] = []
-        self._reserve: mmap.mmap | None = None
+        self._reserve: mmap | None = None
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | None]] = {
+            "run": self._run,
+            "variables": self._variables,
+            "fork": self._fork,
+            "share": self._share,
+        }
         module = types.ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = module
         self._names = module.__dict__
         self._given = set(self._names)
 
+    def live(self, channel: "socket.SocketType", workspace: str, output: str, output_limit: int) -> None:
+        """Be the interpreter of one sandbox until its owner goes away."""
+        chdir(workspace)
+        enable_collector()
+        self._frames = Frames(channel)
+        self._workspace, self._output = workspace, output
+        self._process = getpid()
+        self._capture.limit = output_limit
+        self._capture.open(output)
+        try:
+            self.serve()
+        except (EOFError, OSError):
+            os._exit(0)
+
     def serve(self) -> None:
         """Answer requests until the owner goes away."""
         while True:
-            request = self._frames.receive()
+            self._answer()
+
+    def _answer(self) -> None:
+        request = self._frames.receive()
+        if self._passages:
             self._bury_passages(wait=request["type"] != "fork")  # several may be on their way at once
-            handler: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = {
-                "run": self._run,
-                "variables": self._variables,
-                "fork": self._fork,
-                "share": self._share,
-            }[request["type"]]
-            answer = handler(request)
-            if os.getpid() != self._process:
-                os._exit(0)  # a child the agent forked fell out of its code: it must not speak for us
-            if answer is not None:
-                self._frames.send(answer)
+        answer = self._handlers[request["type"]](request)
+        if getpid() != self._process:
+            os._exit(0)  # a child the agent forked fell out of its code: it must not speak for us
+        if answer is not None:
+            self._frames.send(answer)
+
+    def rehearse(self) -> None:
+        """Do what every sandbox does first, through the very objects it will use, and forget it: what this
+        settles, such as the adaptive forms of our functions, all sandboxes then share."""
+        near, far = socket.socketpair()
+        streams = sys.stdout, sys.stderr
+        with near, far:
+            here, self._frames = Frames(near), Frames(far)
+            for code in _REHEARSAL:
+                here.send({"type": "run", "id": "0", "code": code, "functions": []})
+                self._answer()
+                here.receive()
+        sys.stdout, sys.stderr = streams
+        set_handler(_SIGINT, signal.default_int_handler)
+        for name in self._names.keys() - self._given:
+            del self._names[name]
+        linecache.clearcache()
+        self._runs = 0
 
     # ---- running code ----
 
@@ -83,12 +128,14 @@ class Interpreter:
         self._interrupted = False
         self._capture.begin()
         # Code that has used up all memory must leave us enough to say so. Never touched, it costs no page.
-        with contextlib.suppress(OSError):
-            self._reserve = mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        began, cpu = time.perf_counter(), _cpu_time()
+        try:
+            self._reserve = mmap(-1, _RESERVE, flags=_PRIVATE)
+        except OSError:
+            self._reserve = None
+        began, cpu = perf_counter(), _cpu_time()
         report = self._attempt(request["code"], f"<run {self._runs}>")
         self._reserve = None
-        if os.getpid() != self._process:
+        if getpid() != self._process:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
             os._exit(0)
@@ -97,9 +144,9 @@ class Interpreter:
             "id": request["id"],
             **report,
             **self._capture.end(),
-            "duration_s": time.perf_counter() - began,
+            "duration_s": perf_counter() - began,
             "cpu_s": _cpu_time() - cpu,
-            "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "memory_bytes": getrusage(RUSAGE_SELF).ru_maxrss * 1024,
         }
 
     def _attempt(self, code: str, filename: str) -> dict[str, Any]:
@@ -111,7 +158,7 @@ class Interpreter:
             "exception": None,
         }
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
-        _signal.signal(_signal.SIGINT, self._on_interrupt)
+        set_handler(_SIGINT, self._on_interrupt)
         try:
             try:
                 self._listening = True
@@ -168,7 +215,7 @@ class Interpreter:
         return function
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if os.getpid() != self._process:
+        if getpid() != self._process:
             raise RuntimeError(f"{name} can be called from the interpreter only, not from a child process")
         self._calls += 1
         message = {"type": "call", "id": self._current, "call": self._calls, "name": name}
@@ -210,8 +257,8 @@ class Interpreter:
             return {"type": "forked", "id": request["id"], "error": None}
         self._passages.clear()
         self._frames = Frames(born.channel)
-        self._process = os.getpid()
-        self._capture.open()
+        self._process = getpid()
+        self._capture.open(self._output)
         return {"type": "hello", "id": request["id"], "pid": self._process}
 
     def _bury_passages(self, *, wait: bool = True) -> None:
@@ -224,44 +271,12 @@ class Interpreter:
         self._passages = left
 
 
-def main(channel: "socket.SocketType", workspace: str, output: str, output_limit: int) -> None:
-    """Be the interpreter of one sandbox until its owner goes away."""
-    os.chdir(workspace)
-    os.environ["PWD"] = workspace
-    sys.path.insert(0, "")
-    sys.argv = [""]
-    gc.enable()
-    interpreter = Interpreter(Frames(channel), workspace, Capture(output, output_limit))
-    with contextlib.suppress(EOFError, OSError):
-        interpreter.serve()
-    os._exit(0)
-
-
-def rehearse() -> None:
-    """Do once, in the zygote, what every sandbox does first: what this makes is then shared by them all."""
-    near, far = socket.socketpair()
-    with near, far, open(os.devnull, "wb") as nowhere:
-        here, there = Frames(near), Frames(far)
-        text = io.TextIOWrapper(io.BufferedWriter(Output(nowhere.fileno(), 64)), encoding="utf-8")
-        for code in ("x = 1", "x + 1", "print(x)", "1 / 0"):
-            here.send({"type": "run", "id": "0", "code": code, "functions": []})
-            report: dict[str, Any] = {"value": None, "duration_s": 0.1, "cpu_s": _cpu_time()}
-            with contextlib.redirect_stdout(text):
-                try:
-                    report["value"] = _describe(_execute(there.receive()["code"], "<rehearsal>", {"x": 1}))
-                except ZeroDivisionError as error:
-                    report["exception"] = _explain(error)
-            there.send(report)
-            here.receive()
-        text.flush()
-
-
 def _execute(code: str, filename: str, names: dict[str, Any]) -> Any:
     """Run `code`; the value is that of its last line, when that is an expression."""
-    tree = ast.parse(code, filename)
+    tree: Any = compile(code, filename, "exec", PyCF_ONLY_AST)
     last = None
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+    if tree.body and isinstance(tree.body[-1], Expr):
+        last = Expression(tree.body.pop().value)
     exec(compile(tree, filename, "exec"), names)  # noqa: S102
     if last is None:
         return None
@@ -329,6 +344,6 @@ def _exit_status(stop: SystemExit) -> int:
 
 
 def _cpu_time() -> float:
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = getrusage(RUSAGE_SELF)
+    children = getrusage(RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime

@@ -14,6 +14,10 @@ libc.syscall.restype = ctypes.c_long
 _held = ctypes.PyDLL(None, use_errno=True)  # calls that keep the interpreter lock
 _held.syscall.restype = ctypes.c_long
 libc.mmap.restype = ctypes.c_void_p
+# Looked up now and not by the first sandbox that calls them, which would have to copy the memory of it all.
+_prctl, _capset, _syscall, _setns = libc.prctl, libc.capset, libc.syscall, libc.setns
+_clone = _held.syscall
+_after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Child
 
 NEW_USER, NEW_PID, NEW_MOUNT = 0x10000000, 0x20000000, 0x00020000
 NEW_NET, NEW_IPC, NEW_UTS = 0x40000000, 0x08000000, 0x04000000
@@ -37,6 +41,8 @@ _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
 _PR_CAPBSET_DROP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 24, 36, 38
 _SECCOMP_MODE_FILTER = 2
+_CLONE3_SIZE = 64
+_NO_CAPABILITIES = struct.pack("Ii", 0x20080522, 0), bytes(24)
 
 
 def check(result: int, what: str) -> int:
@@ -57,7 +63,7 @@ def make_read_only(target: str) -> None:
     """Make the mount at `target` and all below it read-only and free of set-user-id."""
     attributes = struct.pack("QQQQ", READ_ONLY | NO_SETUID, 0, 0, 0)
     recursive = ctypes.c_uint(0x8000)
-    result = libc.syscall(_SYS_MOUNT_SETATTR, -100, target.encode(), recursive, attributes, len(attributes))
+    result = _syscall(_SYS_MOUNT_SETATTR, -100, target.encode(), recursive, attributes, len(attributes))
     check(result, f"mount_setattr {target}")
 
 
@@ -73,23 +79,26 @@ def unshare(flags: int) -> None:
     check(libc.unshare(flags), "unshare")
 
 
-def fork_into(flags: int) -> int:
+def new_namespaces(flags: int) -> bytes:
+    """What `fork_into` takes: the arguments of `clone3` for a child in these namespaces."""
+    return struct.pack("8Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+
+
+def fork_into(namespaces: bytes) -> int:
     """`os.fork` with the child born into new namespaces: one fork where unsharing them first takes two.
 
-    What `os.fork` does for the interpreter before and after is done here too. Single-threaded callers only.
+    Single-threaded callers only: nobody else can hold a lock, so none is taken before, and the parent has
+    nothing to put right after.
     """
-    arguments = struct.pack("8Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
-    ctypes.pythonapi.PyOS_BeforeFork()
-    process = int(_held.syscall(_SYS_CLONE3, arguments, len(arguments)))
+    process: int = _clone(_SYS_CLONE3, namespaces, _CLONE3_SIZE)
     if process == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-    else:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return check(process, "clone3")
+        _after_fork_in_child()
+        return 0
+    return process if process > 0 else check(process, "clone3")
 
 
 def setns(descriptor: int, flag: int) -> None:
-    check(libc.setns(descriptor, flag), "setns")
+    check(_setns(descriptor, flag), "setns")
 
 
 def set_hostname(name: str) -> None:
@@ -97,55 +106,62 @@ def set_hostname(name: str) -> None:
 
 
 def set_parent_death_signal(number: int) -> None:
-    check(libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
+    check(_prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def set_dumpable(dumpable: bool) -> None:
     """A process that is not dumpable cannot be traced, nor its /proc entries read, by its own uid."""
-    check(libc.prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "PR_SET_DUMPABLE")
+    check(_prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def become_subreaper() -> None:
-    check(libc.prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
-
-
-def forbid_new_privileges() -> None:
-    check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    check(_prctl(_PR_SET_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def drop_capabilities() -> None:
     """Empty every capability set, the bounding set too where that is allowed."""
     capability = 0
-    while libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+    while _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1  # until there are no more, or none may be dropped: then the set is empty anyway
-    header = struct.pack("Ii", 0x20080522, 0)
-    check(libc.capset(header, bytes(24)), "capset")
+    header, sets = _NO_CAPABILITIES
+    if _capset(header, sets):
+        check(-1, "capset")
 
 
-def load_seccomp(program: bytes) -> None:
-    """Install the BPF program; it holds for this process and all its children, for good."""
-    code = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    check(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "seccomp")
+class Seccomp:
+    """A BPF program that is ready to be installed."""
+
+    def __init__(self, program: bytes) -> None:
+        self._code = ctypes.create_string_buffer(program, len(program))
+        self.header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(self._code))
+
+
+def lock_down(seccomp: bytes | None) -> None:
+    """No new privileges, no capabilities, and the filter with this header: for good, and for all children."""
+    if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        check(-1, "PR_SET_NO_NEW_PRIVS")
+    drop_capabilities()
+    if seccomp is not None and _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, seccomp, 0, 0):
+        check(-1, "seccomp")
 
 
 def landlock_version() -> int:
     """The Landlock ABI of this kernel, 0 when it has none or it is switched off."""
-    return max(0, int(libc.syscall(_SYS_LANDLOCK_CREATE, None, 0, 1)))
+    return max(0, int(_syscall(_SYS_LANDLOCK_CREATE, None, 0, 1)))
 
 
 def landlock_create(attributes: bytes) -> int:
-    ruleset = libc.syscall(_SYS_LANDLOCK_CREATE, attributes, len(attributes), 0)
+    ruleset = _syscall(_SYS_LANDLOCK_CREATE, attributes, len(attributes), 0)
     return check(int(ruleset), "landlock_create_ruleset")
 
 
 def landlock_add(ruleset: int, rights: int, descriptor: int) -> None:
     rule = struct.pack("=Qi", rights, descriptor)
-    check(libc.syscall(_SYS_LANDLOCK_ADD, ruleset, 1, rule, 0), "landlock_add_rule")
+    check(_syscall(_SYS_LANDLOCK_ADD, ruleset, 1, rule, 0), "landlock_add_rule")
 
 
 def landlock_restrict(ruleset: int) -> None:
-    check(libc.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+    check(_syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
 
 
 def forbid_writing(address: int, size: int) -> None:

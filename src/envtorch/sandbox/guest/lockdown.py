@@ -5,9 +5,12 @@ import os
 import resource
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from os import close
+from resource import setrlimit
 
 from . import kernel
+from .kernel import landlock_restrict
 
 ON = "on"
 
@@ -28,55 +31,42 @@ class Limits:
     disk: int
 
 
-@dataclass(slots=True)
-class Lockdown:
-    """The layers of one sandbox: what is on, what is not and why, and what its children still have to do."""
+Rlimits = Sequence[tuple[int, tuple[int, int]]]
+"""What `setrlimit` takes, ready made."""
 
-    limits: Limits
-    layers: dict[str, str] = field(default_factory=dict)
-    ruleset: int | None = None
 
-    def use_ruleset(self, ruleset: int | None) -> None:
-        """Take the Landlock rules that every child of the init will put on."""
-        self.ruleset = ruleset
-        if ruleset is None:
-            self.layers["landlock"] = "unavailable: this kernel has no Landlock, or it is switched off"
-            return
-        version = kernel.landlock_version()
-        self.layers["landlock"] = ON
-        enough = (
-            "on" if version >= 6 else f"unavailable: Landlock ABI {version} cannot confine signals, 6 can"
-        )
-        self.layers["landlock signals"] = enough
+def make_rlimits(limits: Limits, virtual_size: int) -> Rlimits:
+    """`virtual_size` is mapped already: memory is counted from there, for libraries are not the agent's."""
+    wanted = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, limits.files),
+        (resource.RLIMIT_FSIZE, limits.disk),
+        (resource.RLIMIT_NPROC, limits.processes),
+        (resource.RLIMIT_AS, virtual_size + limits.memory),
+    )
+    made = []
+    for kind, value in wanted:
+        _, most = resource.getrlimit(kind)
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        made.append((kind, (value, value)))
+    return made
 
-    def lock_init(self, program: bytes | None, why_no_program: str) -> None:
-        """What the init gives up for itself, and so for every process below it."""
-        kernel.forbid_new_privileges()
-        kernel.drop_capabilities()
-        self.layers |= {"no_new_privs": ON, "capabilities": ON}
-        if program is None:
-            self.layers["seccomp"] = f"unavailable: {why_no_program}"
-            return
-        kernel.load_seccomp(program)
-        self.layers["seccomp"] = ON
 
-    def lock_child(self) -> None:
-        """What a process that runs the agent's code gives up on top of that."""
-        used = _virtual_size()
-        limits = self.limits
-        for kind, value in (
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_NOFILE, limits.files),
-            (resource.RLIMIT_FSIZE, limits.disk),
-            (resource.RLIMIT_NPROC, limits.processes),
-            (resource.RLIMIT_AS, used + limits.memory),
-        ):
-            _, most = resource.getrlimit(kind)
-            value = value if most == resource.RLIM_INFINITY else min(value, most)
-            resource.setrlimit(kind, (value, value))
-        if self.ruleset is not None:
-            kernel.landlock_restrict(self.ruleset)
-            os.close(self.ruleset)
+def lock_child(rlimits: Rlimits, ruleset: int | None) -> None:
+    """What a process that runs the agent's code gives up on top of that."""
+    for kind, limit in rlimits:
+        setrlimit(kind, limit)
+    if ruleset is not None:
+        landlock_restrict(ruleset)
+        close(ruleset)
+
+
+def landlock_layers(ruleset: int | None) -> dict[str, str]:
+    if ruleset is None:
+        return {"landlock": "unavailable: this kernel has no Landlock, or it is switched off"}
+    version = kernel.landlock_version()
+    enough = ON if version >= 6 else f"unavailable: Landlock ABI {version} cannot confine signals, 6 can"
+    return {"landlock": ON, "landlock signals": enough}
 
 
 def hidden_crowd(seen: int) -> int:
@@ -142,8 +132,8 @@ def _grant(ruleset: int, path: str, rights: int, on_files: int) -> None:
         os.close(descriptor)
 
 
-def _virtual_size() -> int:
-    """What is mapped already: the memory limit is counted from here, and libraries are not the agent's."""
+def virtual_size() -> int:
+    """How much this process has mapped, in bytes."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[0])

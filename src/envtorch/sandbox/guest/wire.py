@@ -5,24 +5,42 @@ import json
 import socket
 import struct
 from collections.abc import Mapping, Sequence
+from json import encoder
 from typing import Any
 
 PACKET_LIMIT = 64 * 1024
 MAX_DESCRIPTORS = 32
-_CHUNK = 64 * 1024
+_LITTLE = 4096
+"""What is read of a frame at first; most are no longer."""
 _LENGTH = struct.Struct(">I")
 
 
-decode = json.JSONDecoder().decode
-_encode = json.JSONEncoder(ensure_ascii=False).encode
-_ROOM = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_plain = json.JSONEncoder(ensure_ascii=False)
+# The C encoder itself: `JSONEncoder.encode` makes one for every message, by way of Python functions whose
+# memory each sandbox would then have copied.
+_make_encoder: Any = getattr(encoder, "c_make_encoder", None)
+_chunks = _make_encoder and _make_encoder(
+    None, _plain.default, encoder.encode_basestring, None, ": ", ", ", False, False, True
+)
+CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
+ROOM = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+
+
+def decode(text: str) -> Any:
+    """What the owner's JSON means: it has no white space around it."""
+    return _scan(text, 0)[0]
+
+
+def encode(message: Mapping[str, Any]) -> str:
+    return "".join(_chunks(message, 0)) if _chunks else _plain.encode(message)
 
 
 def send_packet(
     channel: "socket.SocketType", message: Mapping[str, Any], descriptors: Sequence[int] = ()
 ) -> None:
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    channel.sendmsg([_encode(message).encode()], rights)
+    channel.sendmsg([encode(message).encode()], rights)
 
 
 def receive_packet(channel: "socket.SocketType") -> tuple[dict[str, Any], list[int]] | None:
@@ -30,20 +48,20 @@ def receive_packet(channel: "socket.SocketType") -> tuple[dict[str, Any], list[i
     received = receive_bytes(channel)
     if received is None:
         return None
-    data, descriptors = received
-    return decode(data.decode()), descriptors
+    data, given = received
+    return decode(data.decode()), given
 
 
 def receive_bytes(channel: "socket.SocketType") -> tuple[bytes, list[int]] | None:
     """The same, for whoever does not want to look into it."""
     try:
-        data, ancillary, _, _ = channel.recvmsg(PACKET_LIMIT, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, _, _ = channel.recvmsg(PACKET_LIMIT, ROOM, CLOEXEC)
     except ConnectionError:
         return None
-    return (data, _descriptors(ancillary)) if data else None
+    return (data, descriptors(ancillary) if ancillary else []) if data else None
 
 
-def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+def descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
     received = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -62,26 +80,20 @@ class Frames:
 
     def send(self, message: Mapping[str, Any]) -> None:
         # A lone surrogate, which the owner's decoder would rightly refuse, becomes a question mark.
-        data = _encode(message).encode("utf-8", "replace")
+        data = encode(message).encode("utf-8", "replace")
         self.channel.sendall(_LENGTH.pack(len(data)) + data)
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> Any:
         """The next frame. Raises `EOFError` when the owner has gone."""
-        size = _LENGTH.unpack(self._take(_LENGTH.size))[0]
-        message: dict[str, Any] = decode(self._take(size).decode())
-        return message
-
-    def _take(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            self._fill()
-        data = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return data
-
-    def _fill(self) -> None:
-        data, ancillary, _, _ = self.channel.recvmsg(_CHUNK, _ROOM, socket.MSG_CMSG_CLOEXEC)
-        if ancillary:
-            self.descriptors += _descriptors(ancillary)
-        if not data:
-            raise EOFError
-        self._buffer += data
+        buffer = self._buffer
+        end = _LENGTH.size
+        while len(buffer) < end or (end := _LENGTH.size + _LENGTH.unpack_from(buffer)[0]) > len(buffer):
+            data, ancillary, _, _ = self.channel.recvmsg(max(_LITTLE, end - len(buffer)), ROOM, CLOEXEC)
+            if ancillary:
+                self.descriptors += descriptors(ancillary)
+            if not data:
+                raise EOFError
+            buffer += data
+        text = buffer[_LENGTH.size : end].decode()
+        del buffer[:end]
+        return _scan(text, 0)[0]
