@@ -57,6 +57,8 @@ class Core:
     exits: dict[str, protocol.Control] = field(default_factory=dict)
     """How each job that ended did so, as the init saw it."""
     interrupted: bool = False
+    signalled: bool = False
+    """Code was told to stop by a signal that may still be on its way."""
     calling: bool = False
     """A function of the owner's runs for the code inside, which waits: it may be forked now."""
     lost: str = ""
@@ -133,12 +135,12 @@ class Core:
     def adopt(self, process: int) -> None:
         """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
         ids = _ids_by_namespace(process)
-        if self.group is not None:
-            self.moves.append(estate().mover.submit(self.group.add, process))
         if len(ids) >= 3 and self.parent is not None:
             self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
             self.tell({"op": "adopt", "pid": ids[-1]})
         self.far_control.close()
+        if self.group is not None:
+            self.moves.append(estate().mover.submit(self.group.add, process))
 
     def close_doors(self) -> None:
         for door in self.doors:
@@ -247,10 +249,9 @@ class Core:
 
 def _ids_by_namespace(process: int) -> list[int]:
     """The ids of a process, from our own pid namespace down to its own; empty when it has gone."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return [int(word) for word in line.split()[1:]]
+    with contextlib.suppress(OSError), open(f"/proc/{process}/status", "rb", buffering=0) as file:
+        _, _, behind = file.readall().partition(b"\nNSpid:")
+        return [int(word) for word in behind.partition(b"\n")[0].split()]
     return []
 
 

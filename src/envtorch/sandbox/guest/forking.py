@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import re
 import socket
 import stat
 import sys
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 
 from . import kernel, wire
 
-_SHARED = re.compile(rb"[r-][w-][x-]s [0-9a-f]{8}")
+_SHARED = b"s "
+"""How the permissions of shared memory end; a path with the like in it does no harm."""
 _READ_ONLY_FILES = b"/usr/"
 """Files that nobody in the sandbox can change: what is mapped of them, libc's tables, may stay shared."""
 _LARGEST_COPY = 1 << 30
@@ -147,11 +147,12 @@ def _detach(file: OpenFile) -> None:
 def _shared_mappings() -> list[Mapping]:
     """Shared memory, which a fork would go on sharing with its parent."""
     with open("/proc/self/maps", "rb", buffering=0) as file:
-        lines = file.readall()
-    if _SHARED.search(lines) is None:
-        return []
+        table = file.readall()
     found = []
-    for line in lines.splitlines():
+    end_of_line = 0
+    while (place := table.find(_SHARED, end_of_line)) >= 0:  # of hundreds of lines, few are of interest
+        start_of_line, end_of_line = table.rfind(b"\n", 0, place) + 1, table.find(b"\n", place)
+        line = table[start_of_line:end_of_line]
         addresses, protection, _, _, _, *path = line.split(maxsplit=5)
         constant = protection[1:2] == b"-" and bool(path) and path[0].startswith(_READ_ONLY_FILES)
         if protection[3:] == b"s" and protection[:1] == b"r" and not constant:

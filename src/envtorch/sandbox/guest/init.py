@@ -11,7 +11,6 @@ writes to the type cache and to the names in it.
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import time
@@ -19,16 +18,16 @@ import traceback
 from _signal import set_wakeup_fd  # type: ignore[import-not-found]
 from _signal import signal as set_handler  # without the enums around it
 from collections.abc import Callable, Mapping, Sequence
-from os import close, closerange, fork, pipe, pipe2, read, setsid, waitpid
+from os import close, closerange, fork, pipe, pipe2, read, setsid, waitpid, write
 from select import poll
 from socket import SocketType as Channel
 from typing import Any, NoReturn
 
-from . import kernel, operations, wire
+from . import kernel, operations, tree, wire
 from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, confess
 from .kernel import lock_down, set_dumpable
 from .lockdown import Rlimits, lock_child
-from .wire import PACKET_LIMIT, receive_packet
+from .wire import receive_packet
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
@@ -58,45 +57,55 @@ class Init:
         """The pipe by which a signal wakes the loop."""
 
     def live(self, plan: Plan, control: int, home: int | None) -> NoReturn:
-        """As the first process of the sandbox: have the walls built, drop every privilege, report, serve."""
+        """As the first process of the sandbox: have the walls built, drop every privilege, serve."""
         try:
             setsid()  # out of the zygote's process group: kill(0, ...) reaches one across pid namespaces
             set_handler(_SIGCHLD, _DEFAULT)
             self.control = Channel(fileno=control)
             self.output_bytes, self.rlimits = plan.output_bytes, plan.rlimits
             if self.nursery.namespaces:
-                report = self._have_built(plan, home)
+                self._lock_in_while_another_builds(plan, home)
             else:
                 walls = build_in_the_open(self.nursery, plan, self.control, home)
                 self.place, self.rlimits, self.ruleset = walls.place, walls.rlimits, walls.ruleset
-                report = walls.report
-            if report:
-                close_all_but(control, control if self.ruleset is None else self.ruleset)
-                lock_down(self.seccomp)
-                self.control.send(report)
-                self.serve()
+                self._lock_in()
+                self.control.send(walls.report)
+            self.serve()
         except BaseException as error:
             confess(control, error)
         finally:
             os._exit(70)
 
-    def _have_built(self, plan: Plan, home: int | None) -> bytes:
-        """Have a child of ours build. Answers with its report; with nothing when it failed, and said so."""
+    def _lock_in_while_another_builds(self, plan: Plan, home: int | None) -> None:
+        """A child of ours builds, reports, and ends. It does not report before it has our word that we have
+        locked ourselves in; and nobody but it listens to the owner meanwhile."""
         set_dumpable(False)
-        reader, writer = pipe()
+        word, given = pipe()
         builder = fork()
         if builder == 0:
-            try:
-                os.write(writer, build_private(self.nursery, plan, self.control, home, self.outside))
-            except BaseException as error:
-                confess(self.control.fileno(), error)
-            finally:
+            close(given)
+            self._build(plan, home, word)
+        self._lock_in(given)
+        write(given, b"1")
+        close(given)
+        if waitpid(builder, 0)[1]:
+            os._exit(0)  # it has said why
+
+    def _build(self, plan: Plan, home: int | None, word: int) -> NoReturn:
+        try:
+            report = build_private(self.nursery, plan, self.control, home, self.outside)
+            if read(word, 1):
+                self.control.send(report)
                 os._exit(0)
-        close(writer)
-        report = read(reader, PACKET_LIMIT)
-        close(reader)
-        waitpid(builder, 0)
-        return report
+        except BaseException as error:
+            confess(self.control.fileno(), error)
+        finally:
+            os._exit(70)
+
+    def _lock_in(self, *kept: int) -> None:
+        ruleset = () if self.ruleset is None else (self.ruleset,)
+        close_all_but(self.control.fileno(), *ruleset, *kept)
+        lock_down(self.seccomp)
 
     def serve(self) -> None:
         """Answer the owner until it goes away; then end, and everything with us."""
@@ -140,6 +149,8 @@ class Init:
                     target = process if request["job"] == INTERPRETER else -process
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(target, request["number"])
+            case "ping":
+                wire.send_packet(self.control, {"event": "pong"})
             case "sweep":
                 self._sweep(spare=set(self._processes_of(INTERPRETER)))
                 wire.send_packet(self.control, {"event": "swept"})
@@ -153,7 +164,7 @@ class Init:
                 wire.send_packet(self.control, {"event": "thawed"})
             case "retire":
                 self._sweep(spare=set())
-                shutil.rmtree(self.place.home, ignore_errors=True)
+                tree.remove(self.place.home)
                 wire.send_packet(self.control, {"event": "retired"})
             case "seed":
                 self._give_seeds()
@@ -321,9 +332,10 @@ def _ignore(*_: object) -> None:
     """SIGCHLD only has to wake the loop."""
 
 
-def close_all_but(one: int, other: int) -> None:
+def close_all_but(*kept: int) -> None:
     """Close every inherited descriptor except the standard three and these."""
-    low, high = (one, other) if one < other else (other, one)
-    closerange(3, low)
-    closerange(low + 1, high)
-    closerange(high + 1, _MOST_DESCRIPTORS)
+    low = 3
+    for descriptor in sorted(kept):
+        closerange(low, descriptor)
+        low = descriptor + 1
+    closerange(low, _MOST_DESCRIPTORS)

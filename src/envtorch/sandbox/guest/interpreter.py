@@ -44,7 +44,6 @@ class Interpreter:
 
     def __init__(self) -> None:
         """As the zygote makes it, once: every sandbox begins with a copy."""
-        sys.path.insert(0, "")
         sys.argv = [""]
         self._frames: Frames
         self._workspace = self._output = ""
@@ -72,6 +71,7 @@ class Interpreter:
     def live(self, channel: "socket.SocketType", workspace: str, output: str, output_limit: int) -> None:
         """Be the interpreter of one sandbox until its owner goes away."""
         chdir(workspace)
+        sys.path.insert(0, "")  # and not before: no process of ours may import what lies in a workspace
         enable_collector()
         self._frames = Frames(channel)
         self._workspace, self._output = workspace, output

@@ -1,4 +1,4 @@
-"""Copying a workspace: contents, modes, links and hard links, never following a link out of it."""
+"""Copying a workspace, contents, modes, links and hard links, and removing one. No link is followed."""
 
 import contextlib
 import os
@@ -92,3 +92,17 @@ def _copy_data(original: int, made: int, size: int) -> None:
                 return
             position += copied
     os.ftruncate(made, size)
+
+
+def remove(folder: str) -> None:
+    """Remove a folder and what is below it, as far as that can be done."""
+    with contextlib.suppress(OSError, RecursionError):
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                remove(entry.path)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+        os.rmdir(folder)
