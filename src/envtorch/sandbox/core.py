@@ -49,6 +49,8 @@ class Core:
     group: Group | None = None
     layers: dict[str, str] = field(default_factory=dict)
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    untold: Mapping[str, Any] | None = None
+    """What the init must know before anything else is asked of it."""
     doors: list[int] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     """What forks of ours are made from: descriptors of our files and of two of our namespaces."""
@@ -137,7 +139,8 @@ class Core:
         ids = _ids_by_namespace(process)
         if len(ids) >= 3 and self.parent is not None:
             self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
-            self.tell({"op": "adopt", "pid": ids[-1]})
+            # Its own init need not know before it is asked for something: until then it sleeps.
+            self.untold = {"op": "adopt", "pid": ids[-1]}
         self.far_control.close()
         if self.group is not None:
             self.moves.append(estate().mover.submit(self.group.add, process))
@@ -186,6 +189,9 @@ class Core:
     def tell(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a request to the init. A dead init is found out by whoever waits for the answer."""
         with contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
+            if self.untold is not None:
+                first, self.untold = self.untold, None
+                self.control.send(protocol.encode(first))
             socket.send_fds(self.control, [protocol.encode(request)], list(descriptors))
 
     def signal(self, number: int, job: str = INTERPRETER) -> None:

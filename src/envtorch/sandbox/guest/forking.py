@@ -14,14 +14,19 @@ import socket
 import stat
 import sys
 from dataclasses import dataclass
+from os import _exit, chdir, close, getcwd, setsid  # names, for the reason that `init.py` gives
+from os import fork as copy_process
 
 from . import kernel, wire
+from .kernel import drop_capabilities, setns
+from .wire import receive_bytes
 
 _SHARED = b"s "
 """How the permissions of shared memory end; a path with the like in it does no harm."""
 _READ_ONLY_FILES = b"/usr/"
 """Files that nobody in the sandbox can change: what is mapped of them, libc's tables, may stay shared."""
 _LARGEST_COPY = 1 << 30
+_FLAGS = tuple(kernel.NAMESPACES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,11 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
     # What can be looked up beforehand is: after a fork, every page that is touched must be copied first.
     files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
     mappings = _shared_mappings()
-    folder = os.getcwd()
+    folder = getcwd()
     chance = sys.modules.get("random")
     state = chance.getstate() if chance is not None else None
     born = Born(socket.SocketType(fileno=channel))
-    passage = os.fork()
+    passage = copy_process()
     if passage:
         born.channel.close()
         return passage
@@ -76,9 +81,9 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
     except OSError as error:
         message = f"the fork could not enter its namespaces: {error}"
         wire.Frames(born.channel).send({"type": "forked", "id": identifier, "error": message})
-        os._exit(1)
-    kernel.drop_capabilities()
-    os.setsid()  # kill(0, ...) must not reach the process group of the parent
+        _exit(1)
+    drop_capabilities()
+    setsid()  # kill(0, ...) must not reach the process group of the parent
     if chance is not None:
         chance.setstate(state)  # the module reseeds itself in every child: an exact copy must not
     _enter_folder(folder, workspace)
@@ -91,24 +96,24 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
 
 def _pass(channel: "socket.SocketType") -> None:
     """Through the doors; what returns is a process of the new pid namespace."""
-    received = wire.receive_bytes(channel)
+    received = receive_bytes(channel)
     if received is None:
-        os._exit(0)  # the owner has thought better of it
+        _exit(0)  # the owner has thought better of it
     _, doors = received
-    if len(doors) != len(kernel.NAMESPACES):
+    if len(doors) != len(_FLAGS):
         raise OSError(22, "a fork needs a door to each namespace")
-    for door, flag in zip(doors, kernel.NAMESPACES.values(), strict=True):
-        kernel.setns(door, flag)
-        os.close(door)
-    if os.fork():
-        os._exit(0)  # a pid namespace holds only the children of whoever entered it
+    for door, flag in zip(doors, _FLAGS, strict=True):
+        setns(door, flag)
+        close(door)
+    if copy_process():
+        _exit(0)  # a pid namespace holds only the children of whoever entered it
 
 
 def _enter_folder(folder: str, workspace: str) -> None:
     try:
-        os.chdir(folder)
+        chdir(folder)
     except OSError:
-        os.chdir(workspace)
+        chdir(workspace)
 
 
 def _shared_files(skip: set[int], home: str) -> list[OpenFile]:

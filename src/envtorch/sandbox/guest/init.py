@@ -128,6 +128,8 @@ class Init:
                 request, descriptors = packet
                 if request["op"] == "start":
                     self._start(self._interpret, INTERPRETER, descriptors)
+                elif request["op"] == "adopt":
+                    self.jobs[request["pid"]] = INTERPRETER
                 else:
                     self._answer(request, descriptors)
                 for descriptor in descriptors:
@@ -135,8 +137,6 @@ class Init:
 
     def _answer(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         match request["op"]:
-            case "adopt":
-                self.jobs[request["pid"]] = INTERPRETER
             case "foster":
                 # The kernel makes us, and not the new init, the parent of a process that forks out of our
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.

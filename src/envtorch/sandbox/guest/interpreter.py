@@ -255,8 +255,8 @@ class Interpreter:
         if not isinstance(born, forking.Born):
             self._passages.append(born)
             return {"type": "forked", "id": request["id"], "error": None}
-        self._passages.clear()
-        self._frames = Frames(born.channel)
+        self._passages = []
+        self._frames.restart(born.channel)
         self._process = getpid()
         self._capture.open(self._output)
         return {"type": "hello", "id": request["id"], "pid": self._process}

@@ -78,6 +78,12 @@ class Frames:
         self.descriptors: list[int] = []
         """Descriptors that arrived and nobody has taken yet."""
 
+    def restart(self, channel: "socket.SocketType") -> None:
+        """Go on with another stream, and nothing of the last one."""
+        self.channel = channel
+        self._buffer.clear()
+        self.descriptors.clear()
+
     def send(self, message: Mapping[str, Any]) -> None:
         # A lone surrogate, which the owner's decoder would rightly refuse, becomes a question mark.
         data = encode(message).encode("utf-8", "replace")
