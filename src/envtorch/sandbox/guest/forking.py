@@ -59,18 +59,33 @@ class Born:
     channel: "socket.SocketType"
 
 
-def fork(channel: int, identifier: str, workspace: str) -> Born | int:
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a fork must know of the process that it is a copy of.
+
+    Looked up before the fork: after it, every page that is touched must be copied first.
+    """
+
+    files: list[OpenFile]
+    mappings: list[Mapping]
+    folder: str
+    chance: object
+    """The state of the module `random`, if there is one."""
+
+
+def survey(channel: int, workspace: str) -> Survey:
+    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
+    chance = sys.modules.get("random")
+    state = chance.getstate() if chance is not None else None
+    return Survey(files, _shared_mappings(), getcwd(), state)
+
+
+def fork(channel: int, identifier: str, workspace: str, survey: Survey) -> Born | int:
     """In the parent, a process to wait for before anything else is done; in the new sandbox, `Born`.
 
     `channel` is the new sandbox's socket to the owner. The doors to its namespaces, in the order of
     `NAMESPACES`, come over it once its walls stand, and so does word of a failure to enter them.
     """
-    # What can be looked up beforehand is: after a fork, every page that is touched must be copied first.
-    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
-    mappings = _shared_mappings()
-    folder = getcwd()
-    chance = sys.modules.get("random")
-    state = chance.getstate() if chance is not None else None
     born = Born(socket.SocketType(fileno=channel))
     passage = copy_process()
     if passage:
@@ -84,12 +99,13 @@ def fork(channel: int, identifier: str, workspace: str) -> Born | int:
         _exit(1)
     drop_capabilities()
     setsid()  # kill(0, ...) must not reach the process group of the parent
-    if chance is not None:
-        chance.setstate(state)  # the module reseeds itself in every child: an exact copy must not
-    _enter_folder(folder, workspace)
-    for file in files:
+    if survey.chance is not None:
+        # The module reseeds itself in every child: an exact copy must not.
+        sys.modules["random"].setstate(survey.chance)
+    _enter_folder(survey.folder, workspace)
+    for file in survey.files:
         _detach(file)
-    for mapping in mappings:
+    for mapping in survey.mappings:
         mapping.make_private()
     return born
 

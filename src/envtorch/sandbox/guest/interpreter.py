@@ -17,6 +17,7 @@ import sys
 import traceback
 import types
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # without the enums around it
+from _thread import _count as count_threads  # of Python's, besides the first
 from ast import Expr, Expression, PyCF_ONLY_AST
 from collections.abc import Callable, Mapping
 from gc import enable as enable_collector
@@ -55,6 +56,7 @@ class Interpreter:
         self._listening = False
         self._interrupted = False
         self._passages: list[int] = []
+        self._survey: forking.Survey | None = None
         self._reserve: mmap | None = None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | None]] = {
             "run": self._run,
@@ -90,6 +92,8 @@ class Interpreter:
 
     def _answer(self) -> None:
         request = self._frames.receive()
+        if request["type"] != "fork":
+            self._survey = None
         if self._passages:
             self._bury_passages(wait=request["type"] != "fork")  # several may be on their way at once
         answer = self._handlers[request["type"]](request)
@@ -224,6 +228,7 @@ class Interpreter:
             self._frames.send({**message, "args": list(args), "kwargs": kwargs})
             while (reply := self._frames.receive()).get("type") == "fork":
                 self._fork_in_a_call(reply)
+            self._survey = None
             self._bury_passages()
         finally:
             self._listening = True
@@ -249,13 +254,16 @@ class Interpreter:
     def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         channel = self._frames.descriptors.pop(0)
         try:
-            born = forking.fork(channel, request["id"], self._workspace)
+            # Of several forks in a row only the first looks around, unless a thread may have moved things.
+            if self._survey is None or count_threads():
+                self._survey = forking.survey(channel, self._workspace)
+            born = forking.fork(channel, request["id"], self._workspace, self._survey)
         except OSError as error:
             return {"type": "forked", "id": request["id"], "error": str(error)}
         if not isinstance(born, forking.Born):
             self._passages.append(born)
             return {"type": "forked", "id": request["id"], "error": None}
-        self._passages = []
+        self._passages, self._survey = [], None
         self._frames.restart(born.channel)
         self._process = getpid()
         self._capture.open(self._output)
