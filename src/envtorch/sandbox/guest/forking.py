@@ -14,18 +14,21 @@ import socket
 import stat
 import sys
 from dataclasses import dataclass
-from os import _exit, chdir, close, getcwd, setsid  # names, for the reason that `init.py` gives
+from os import _exit, chdir, close, dup2, get_inheritable, getcwd, setsid  # names: `init.py` says why
 from os import fork as copy_process
+from os import open as open_file
 
 from . import kernel, wire
 from .kernel import drop_capabilities, setns
-from .wire import receive_bytes
+from .wire import CLOEXEC, ROOM, descriptors
 
 _SHARED = b"s "
 """How the permissions of shared memory end; a path with the like in it does no harm."""
 _READ_ONLY_FILES = b"/usr/"
 """Files that nobody in the sandbox can change: what is mapped of them, libc's tables, may stay shared."""
 _LARGEST_COPY = 1 << 30
+_KEPT = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY
+_LONGEST_WORD = 64
 _FLAGS = tuple(kernel.NAMESPACES.values())
 
 
@@ -95,7 +98,8 @@ def fork(channel: int, identifier: str, workspace: str, survey: Survey) -> Born 
         _pass(born.channel)
     except OSError as error:
         message = f"the fork could not enter its namespaces: {error}"
-        wire.Frames(born.channel).send({"type": "forked", "id": identifier, "error": message})
+        with contextlib.suppress(OSError):
+            wire.Frames(born.channel).send({"type": "forked", "id": identifier, "error": message})
         _exit(1)
     drop_capabilities()
     setsid()  # kill(0, ...) must not reach the process group of the parent
@@ -112,10 +116,13 @@ def fork(channel: int, identifier: str, workspace: str, survey: Survey) -> Born 
 
 def _pass(channel: "socket.SocketType") -> None:
     """Through the doors; what returns is a process of the new pid namespace."""
-    received = receive_bytes(channel)
-    if received is None:
+    try:
+        word, ancillary, _, _ = channel.recvmsg(_LONGEST_WORD, ROOM, CLOEXEC)
+    except ConnectionError:
+        word = b""
+    if not word:
         _exit(0)  # the owner has thought better of it
-    _, doors = received
+    doors = descriptors(ancillary)
     if len(doors) != len(_FLAGS):
         raise OSError(22, "a fork needs a door to each namespace")
     for door, flag in zip(doors, _FLAGS, strict=True):
@@ -152,17 +159,16 @@ def _shared_files(skip: set[int], home: str) -> list[OpenFile]:
 
 def _detach(file: OpenFile) -> None:
     """Make the descriptor one of the new sandbox: the same file of its own workspace, or a dead end."""
-    inheritable = os.get_inheritable(file.number)
+    inheritable = get_inheritable(file.number)
     try:
-        kept = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY
-        opened = os.open(file.path or "/dev/null", file.flags & kept)
+        opened = open_file(file.path or "/dev/null", file.flags & _KEPT)
     except OSError:
-        opened = os.open("/dev/null", os.O_RDWR)  # unlinked since, or never in the copy
+        opened = open_file("/dev/null", os.O_RDWR)  # unlinked since, or never in the copy
     if file.offset:
         with contextlib.suppress(OSError):
             os.lseek(opened, file.offset, os.SEEK_SET)
-    os.dup2(opened, file.number, inheritable)
-    os.close(opened)
+    dup2(opened, file.number, inheritable)
+    close(opened)
 
 
 def _shared_mappings() -> list[Mapping]:

@@ -17,7 +17,6 @@ libc.mmap.restype = ctypes.c_void_p
 # Looked up now and not by the first sandbox that calls them, which would have to copy the memory of it all.
 _prctl, _capset, _syscall, _setns = libc.prctl, libc.capset, libc.syscall, libc.setns
 _clone = _held.syscall
-_after_fork_in_child = ctypes.pythonapi.PyOS_AfterFork_Child
 
 NEW_USER, NEW_PID, NEW_MOUNT = 0x10000000, 0x20000000, 0x00020000
 NEW_NET, NEW_IPC, NEW_UTS = 0x40000000, 0x08000000, 0x04000000
@@ -87,14 +86,12 @@ def new_namespaces(flags: int) -> bytes:
 def fork_into(namespaces: bytes) -> int:
     """`os.fork` with the child born into new namespaces: one fork where unsharing them first takes two.
 
-    Single-threaded callers only: nobody else can hold a lock, so none is taken before, and the parent has
-    nothing to put right after.
+    For a single-threaded caller, whose child is one of ours. `PyOS_AfterFork_Child` would repair what other
+    threads have left behind, of which there are none, and run the hooks of modules; the next `os.fork` does
+    both for every process that runs the agent's code.
     """
     process: int = _clone(_SYS_CLONE3, namespaces, _CLONE3_SIZE)
-    if process == 0:
-        _after_fork_in_child()
-        return 0
-    return process if process > 0 else check(process, "clone3")
+    return process if process >= 0 else check(process, "clone3")
 
 
 def setns(descriptor: int, flag: int) -> None:

@@ -28,3 +28,13 @@ def fill_holes() -> None:
             last = id(piece)
             if in_a_row >= _ENOUGH_IN_A_ROW:
                 break
+
+
+def look_up(*things: object) -> None:
+    """Ask the types of these for all that their own code will ask them for: the type cache then has the
+    answers, and nobody writes to it."""
+    for thing in things:
+        kind = type(thing)
+        for name in (*vars(kind), *getattr(thing, "__dict__", ())):
+            if not name.startswith("__"):
+                getattr(kind, name, None)

@@ -11,6 +11,7 @@ import errno
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -55,6 +56,7 @@ def main(descriptor: int) -> None:
     init = Init(_make_nursery(settings))
     gc.disable()
     init.nursery.interpreter.rehearse()
+    settling.look_up(init, init.nursery, init.nursery.interpreter, PRIVATE, channel, select.poll())
     doors = [os.open("/proc/self/ns/mnt", os.O_RDONLY)] if init.nursery.namespaces else []
     wire.send_packet(channel, {"event": "warm"}, doors)
     for door in doors:
