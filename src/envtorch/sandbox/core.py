@@ -126,13 +126,17 @@ class Core:
             why = groups.unavailable.get(controller)
             self.layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else "on"
 
+    def count_in(self, watches: Sequence[int]) -> None:
+        """Put further processes, given as descriptors that are ours to close, under our control group."""
+        for watch in watches:
+            process = _process_behind(watch)
+            if self.group is not None and process:
+                self.moves.append(estate().mover.submit(self.group.add, process))
+            os.close(watch)
+
     def host_process(self) -> int | None:
         """The process id of the init as this process sees it."""
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/self/fdinfo/{self.watch}").read_text().splitlines():
-                if line.startswith("Pid:") and int(line.split()[1]) > 0:
-                    return int(line.split()[1])
-        return None
+        return None if self.watch is None else _process_behind(self.watch)
 
     def adopt(self, process: int) -> None:
         """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
@@ -251,6 +255,15 @@ class Core:
         self.doors, self.seeds, self.watch = [], [], None
         if self.group is not None:
             self.group.remove()
+
+
+def _process_behind(watch: int) -> int | None:
+    """The id, as this process sees it, of the process that a pidfd is of; None when it has gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/self/fdinfo/{watch}").read_text().splitlines():
+            if line.startswith("Pid:") and int(line.split()[1]) > 0:
+                return int(line.split()[1])
+    return None
 
 
 def _ids_by_namespace(process: int) -> list[int]:

@@ -122,9 +122,10 @@ def _await_all(core: Core, missing: set[str], *, adopts: bool) -> Flow[None]:
             if said.event == "failed":
                 raise _explain(said)
             if said.event == "born":
-                (core.watch,) = descriptors
-                # Now, while the init is busy building: the kernel takes its time over it.
+                core.watch, *builders = descriptors
+                # Now, while the walls are being built: the kernel takes its time over it.
                 _join_group(core, later=adopts)
+                core.count_in(builders)
             elif said.event == "ready":
                 core.doors = descriptors
                 if adopts:

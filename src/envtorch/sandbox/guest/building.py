@@ -100,7 +100,8 @@ def build_private(
     kernel.set_dumpable(True)  # or /proc/self is not ours, and no id map can be written through it
     root.write_id_maps(root.AGENT_ID, root.AGENT_ID, *outside)
     kernel.set_dumpable(False)
-    announce(control, os.getppid())
+    copies = plan.adopts or home is not None
+    announce(control, os.getppid(), *([os.getpid()] if copies else []))
     names = kernel.NAMESPACES if plan.adopts else ()
     doors = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in names]
     kernel.set_hostname("sandbox")
@@ -144,11 +145,13 @@ def build_in_the_open(
     return OpenWalls(place, make_rlimits(limits, nursery.virtual_size), ruleset, report)
 
 
-def announce(control: "socket.SocketType", init: int) -> None:
-    """Give the owner a descriptor of the init, by which it can watch and kill the sandbox."""
-    watch = os.pidfd_open(init)
-    wire.send_packet(control, {"event": "born"}, [watch])
-    os.close(watch)
+def announce(control: "socket.SocketType", *processes: int) -> None:
+    """Give the owner a descriptor of the init, by which it can watch and kill the sandbox; and one of the
+    process that copies files, if there is one, for what it copies counts as the sandbox's."""
+    watches = [os.pidfd_open(process) for process in processes]
+    wire.send_packet(control, {"event": "born"}, watches)
+    for watch in watches:
+        os.close(watch)
 
 
 def confess(control: int, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""The first process of a sandbox: it builds the walls, starts the interpreter, reaps and kills.
+"""The first process of a sandbox: it has the walls built, starts the interpreter, reaps and kills.
 
 It is ours and never runs the agent's code. It has a socket of its own to the owner, and when that
 closes, for whatever reason, it ends, and the kernel ends everything in its pid namespace with it.
@@ -27,6 +27,7 @@ from . import kernel, operations, tree, wire
 from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, confess
 from .kernel import lock_down, set_dumpable
 from .lockdown import Rlimits, lock_child
+from .processes import descendants, is_ours
 from .wire import receive_packet
 
 INTERPRETER = "interpreter"
@@ -284,48 +285,15 @@ class Init:
 
     def _others(self) -> list[int]:
         if not self.nursery.namespaces:
-            return _descendants(os.getpid())
+            return descendants(os.getpid())
         mine = os.getpid()
         found = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
-        return [process for process in found if _is_ours(process)]
+        return [process for process in found if is_ours(process)]
 
     def _end(self) -> NoReturn:
         if not self.nursery.namespaces:
             self._sweep(spare=set())
         os._exit(0)
-
-
-def _is_ours(process: int) -> bool:
-    """Whether a process lives and is ours to kill: one of a fork has an id in a deeper namespace as well."""
-    try:
-        with open(f"/proc/{process}/status", "rb") as file:
-            status = file.read()
-    except OSError:
-        return False  # it has gone meanwhile
-    lines = [line.split() for line in status.splitlines()]
-    fields = {words[0]: words[1:] for words in lines if words}
-    return fields.get(b"State:", [b"Z"])[0] not in (b"Z", b"X") and len(fields.get(b"NSpid:", ())) == 1
-
-
-def _descendants(process: int) -> list[int]:
-    """Every process below `process`; orphans among them too, for we are their reaper."""
-    parents: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with (
-                contextlib.suppress(OSError, IndexError, ValueError),
-                open(f"/proc/{name}/stat", "rb") as file,
-            ):
-                fields = file.read().rpartition(b")")[2].split()
-                if fields[0] != b"Z":
-                    parents.setdefault(int(fields[1]), []).append(int(name))
-    found: list[int] = []
-    queue = [process]
-    while queue:
-        children = parents.get(queue.pop(), [])
-        found += children
-        queue += children
-    return found
 
 
 def _ignore(*_: object) -> None:
