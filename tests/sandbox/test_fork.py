@@ -234,3 +234,24 @@ def _fork_on(chain: list[Sandbox], times: int) -> None:
 def test_less_than_one_fork_is_refused(forkable: Sandbox, count: int) -> None:
     with pytest.raises(ValueError, match="count"):
         forkable.fork(count)
+
+
+def test_a_second_fork_has_what_a_signal_handler_did_since_the_first(forkable: Sandbox) -> None:
+    """Forks in a row look around once, but not when the agent's code may run between them."""
+    code = """
+import random, signal
+def draw(*_):
+    random.random()
+    open('drawn', 'w').close()
+random.seed(1)
+signal.signal(signal.SIGALRM, draw)
+signal.setitimer(signal.ITIMER_REAL, 0.5)
+"""
+    assert forkable.run(code).ok
+    forkable.fork()[0].close()
+    end = time.monotonic() + 20
+    while not [found for found in forkable.list_files(".") if found.path == "drawn"]:
+        assert time.monotonic() < end
+        time.sleep(0.01)  # the timer is the agent's; nobody tells us
+    with forkable.fork()[0] as second:
+        assert second.run("random.random()").json() == forkable.run("random.random()").json()

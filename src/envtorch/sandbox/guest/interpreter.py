@@ -16,7 +16,8 @@ import socket
 import sys
 import traceback
 import types
-from _signal import signal as set_handler  # type: ignore[import-not-found]  # without the enums around it
+from _signal import getsignal as get_handler  # type: ignore[import-not-found]  # without the enums
+from _signal import signal as set_handler
 from _thread import _count as count_threads  # of Python's, besides the first
 from ast import Expr, Expression, PyCF_ONLY_AST
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ _PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS
 _REHEARSAL = ("1 / 0", "print(x)", "x + 1", "x = 1") * 9
 """More often than the adaptive interpreter needs to settle on a form of each function."""
 _SIGINT = int(signal.SIGINT)
+_SIGNALS_OF_THE_AGENT = [int(number) for number in signal.valid_signals() if number != _SIGINT]
 
 
 class Interpreter:
@@ -254,8 +256,8 @@ class Interpreter:
     def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         channel = self._frames.descriptors.pop(0)
         try:
-            # Of several forks in a row only the first looks around, unless a thread may have moved things.
-            if self._survey is None or count_threads():
+            # Of several forks in a row only the first looks around: nothing has happened since.
+            if self._survey is None or _something_may_stir():
                 self._survey = forking.survey(channel, self._workspace)
             born = forking.fork(channel, request["id"], self._workspace, self._survey)
         except OSError as error:
@@ -277,6 +279,11 @@ class Interpreter:
                 if os.waitpid(passage, 0 if wait else os.WNOHANG) == (0, 0):
                     left.append(passage)
         self._passages = left
+
+
+def _something_may_stir() -> bool:
+    """Whether code of the agent's may have run since the last request: in a thread, or for a signal."""
+    return bool(count_threads()) or any(callable(get_handler(number)) for number in _SIGNALS_OF_THE_AGENT)
 
 
 def _execute(code: str, filename: str, names: dict[str, Any]) -> Any:
