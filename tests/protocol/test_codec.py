@@ -14,7 +14,9 @@ from pydantic import BaseModel, field_validator
 
 from envtorch import Action, EnvSpec, Observation, State, StepResult
 from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
-from envtorch.protocol.codec import Codec, encode_value
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.envelope import encode_observation
 from envtorch.protocol.wire import Answer, http_observation, observation_reply
 
 
@@ -92,7 +94,7 @@ every_kind = pytest.mark.parametrize("spec", KINDS, ids=lambda spec: spec.name)
 
 
 def over_the_wire(codec: Codec[Any, Any, Any], observation: object) -> StepResult[Any]:
-    frame = observation_reply(codec.encode_observation(observation)).frame()
+    frame = observation_reply(encode_observation(observation)).frame()
     return codec.decode_result(Answer.read(frame).expect("observation"))
 
 
@@ -119,7 +121,7 @@ class TestEveryKindOfClass:
         assert (result.reward, result.done, result.terminated) == (0.5, True, True)
 
     def test_reward_and_done_are_not_inside_the_observation(self, spec: EnvSpec[Any, Any, Any]) -> None:
-        encoded = Codec(spec).encode_observation(spec.observation(reward=1.0, done=True))
+        encoded = encode_observation(spec.observation(reward=1.0, done=True))
         assert {"reward", "done"}.isdisjoint(json.loads(encoded.observation))
 
     def test_a_state_arrives_as_it_left(self, spec: EnvSpec[Any, Any, Any]) -> None:
@@ -170,7 +172,7 @@ class FakeTensor:
     ids=lambda value: type(value).__name__,
 )
 def test_what_can_be_encoded(value: Any, seen: Any) -> None:
-    encoded = Codec(KINDS[0]).encode_observation(ModelObservation(data=value))
+    encoded = encode_observation(ModelObservation(data=value))
     assert json.loads(encoded.observation)["data"] == seen
 
 
@@ -181,23 +183,23 @@ def test_what_can_be_encoded(value: Any, seen: Any) -> None:
 )
 def test_what_cannot_be_encoded_is_named(data: Any, field: str) -> None:
     with pytest.raises(EnvironmentFailed, match=f"field '{field}' cannot be encoded"):
-        Codec(KINDS[0]).encode_observation(ModelObservation(data=data))
+        encode_observation(ModelObservation(data=data))
 
 
 def test_a_reward_that_is_no_number_is_named() -> None:
     with pytest.raises(EnvironmentFailed, match="'reward' holds str"):
-        Codec(KINDS[2]).encode_observation(PlainObservation(reward="high"))  # type: ignore[arg-type]
+        encode_observation(PlainObservation(reward="high"))  # type: ignore[arg-type]
 
 
 def test_a_subclass_of_the_declared_class_keeps_its_fields() -> None:
     class Richer(ModelObservation):
         extra: int = 7
 
-    assert json.loads(Codec(KINDS[0]).encode_observation(Richer()).observation)["extra"] == 7
+    assert json.loads(encode_observation(Richer()).observation)["extra"] == 7
 
 
 def test_a_dictionary_will_do_as_an_observation() -> None:
-    encoded = Codec(KINDS[0]).encode_observation({"text": "x", "reward": 1, "done": True})
+    encoded = encode_observation({"text": "x", "reward": 1, "done": True})
     assert (json.loads(encoded.observation), encoded.reward, encoded.done) == ({"text": "x"}, 1, True)
 
 
@@ -205,7 +207,7 @@ class TestTheEnvelope:
     codec = Codec(KINDS[0])
 
     def data(self, **fields: Any) -> dict[str, Any]:
-        frame = observation_reply(self.codec.encode_observation(ModelObservation(**fields))).frame()
+        frame = observation_reply(encode_observation(ModelObservation(**fields))).frame()
         data: dict[str, Any] = json.loads(frame)["data"]
         return data
 
@@ -225,7 +227,7 @@ class TestTheEnvelope:
         assert self.data(reward=float("nan"))["reward"] is None
 
     def test_http_says_metadata_always_and_reward_as_float(self) -> None:
-        encoded = self.codec.encode_observation(ModelObservation(reward=True))
+        encoded = encode_observation(ModelObservation(reward=True))
         body = json.loads(http_observation(encoded))
         assert body["metadata"] is None
         assert body["reward"] == 1.0

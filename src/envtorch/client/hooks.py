@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from envtorch.env import EnvSpec, type_arguments
 from envtorch.errors import InvalidAction
-from envtorch.protocol.codec import Codec, encode_value
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.types import ActT, ObsT, StateT, StepResult
 

@@ -10,7 +10,7 @@ from envtorch.client.hooks import Hooks
 from envtorch.client.launch import Starter, plan, plan_hub
 from envtorch.client.options import Owner
 from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["HTTPEnvClient"]

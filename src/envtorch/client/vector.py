@@ -12,7 +12,7 @@ from envtorch.client.vector_link import VectorLink
 from envtorch.client.vector_results import VectorResult
 from envtorch.client.vector_take import Collector, Interest
 from envtorch.errors import ConfigurationError, EnvTorchError, InvalidAction
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["Autoreset", "VectorEnv"]

@@ -7,8 +7,8 @@ import msgspec
 
 from envtorch.client.hooks import Hooks
 from envtorch.errors import InvalidAction
-from envtorch.protocol.codec import encode_value
 from envtorch.protocol.columns import is_array, rows_of
+from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 
 __all__ = ["Outgoing", "OutgoingColumns", "OutgoingRows", "rows_in"]

@@ -20,7 +20,7 @@ from envtorch.compat.pending import LoopThread, Pending, is_loop_running, settle
 from envtorch.compat.utils import convert_to_ws_url
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.client import Pairing
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import ActT, ObsT, StateT, StepResult
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.tools import CallToolAction, ListToolsAction
 from envtorch.types import Action
 

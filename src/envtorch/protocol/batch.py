@@ -18,16 +18,15 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 
 from envtorch.errors import EnvironmentFailed, InvalidAction
-from envtorch.protocol.codec import (
+from envtorch.protocol.columns import as_lists, is_array, rows_of, table_of
+from envtorch.protocol.encoding import encode_value, fallback
+from envtorch.protocol.envelope import (
     ENVELOPE,
     ENVELOPE_FIELDS,
     encode_observation_alone,
-    encode_value,
     envelopes_of,
-    fallback,
     numbers_of,
 )
-from envtorch.protocol.columns import as_lists, is_array, rows_of, table_of
 from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 from envtorch.protocol.wire import Reply
 from envtorch.types import Observation

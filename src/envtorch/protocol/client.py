@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from envtorch.errors import InvalidAction
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Answer, Ask
 from envtorch.types import ActT, ObsT, StateT, StepResult

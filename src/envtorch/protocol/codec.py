@@ -1,57 +1,29 @@
 """Values to bytes and back: one `Codec`, built once per environment, for every kind of class.
 
 pydantic models, `@dataclass` subclasses of ours and plain dataclasses all go through pydantic-core.
-An observation is encoded by its own class, so a subclass keeps its fields; as JSON it goes straight to
-bytes, as MessagePack it keeps its arrays as buffers.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from operator import itemgetter
-from types import NoneType
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
+from pydantic_core import PydanticSerializationError
 
 from envtorch.env import EnvSpec
-from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError
+from envtorch.errors import InvalidAction, ProtocolError
 from envtorch.protocol.adapters import Adapter, adapter_of, json_reader
 from envtorch.protocol.columns import rows_of, table_of
-from envtorch.protocol.formats import JSON, Format, Unencodable
+from envtorch.protocol.encoding import encode, fallback
+from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.messages import invalid
 from envtorch.together import Actions
 from envtorch.tools import CallToolAction, ListToolsAction
-from envtorch.types import Action, ActT, Observation, ObsT, Scalar, StateT, StepResult
+from envtorch.types import Action, ActT, ObsT, StateT, StepResult
 
-__all__ = [
-    "ENVELOPE",
-    "ENVELOPE_FIELDS",
-    "Codec",
-    "Encoded",
-    "encode_observation_alone",
-    "encode_value",
-    "envelope_of",
-    "envelopes_of",
-    "fallback",
-    "numbers_of",
-]
-
-
-class Encoded(msgspec.Struct, frozen=True):
-    """An observation on its way out: bytes where it is large, values where it is small."""
-
-    format: Format
-    observation: bytes
-    """The observation, without reward and done."""
-    reward: Scalar | None
-    done: bool
-    metadata: bytes | None
-    """The observation's metadata; None when there is none."""
-    terminated: bool | None
-    truncated: bool | None
+__all__ = ["Codec"]
 
 
 class Codec(Generic[ActT, ObsT, StateT]):
@@ -89,26 +61,6 @@ class Codec(Generic[ActT, ObsT, StateT]):
             raise invalid(error) from error
         return decoded
 
-    def write_plain(self, observation: object) -> bytes | None:
-        """The JSON of an observation that has a reward, a `done` and nothing unusual; None of any other.
-
-        Nearly all are plain, and this is the shortest way from them to the wire.
-        """
-        write = _writers.get(type(observation))
-        if write is None:
-            return None
-        try:
-            reward, done, metadata, terminated, truncated = _of_model(observation.__dict__)
-        except KeyError:  # made without validation
-            return None
-        if metadata or terminated is not None or truncated is not None or type(reward) not in _NUMBERS:
-            return None
-        try:
-            body = write(observation, exclude=ENVELOPE, fallback=fallback, warnings=False)
-        except (PydanticSerializationError, ValueError, RecursionError) as error:
-            raise EnvironmentFailed(_complaint(observation, error)) from error
-        return _PLAIN % (body, _number(reward), _TRUE if done else _FALSE)
-
     def decode_actions(self, payload: bytes, format: Format = JSON) -> list[ActT] | None:
         """A list of actions, read at once; None when that cannot be done, and they are read one by one."""
         if self._tool_actions or not isinstance(self._action, TypeAdapter):
@@ -134,7 +86,7 @@ class Codec(Generic[ActT, ObsT, StateT]):
     def encode_columns(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
         """Actions as columns; None when they have to be written one by one."""
         columns = self._columns_of(actions)
-        return None if columns is None else encode_value(columns, format, blame=InvalidAction)
+        return None if columns is None else encode(columns, format, blame=InvalidAction)
 
     def _columns_of(self, actions: Sequence[ActT]) -> dict[str, Any] | None:
         table = table_of(self.spec.action)
@@ -149,29 +101,13 @@ class Codec(Generic[ActT, ObsT, StateT]):
         """Actions as a list; None when they have to be written one by one."""
         if format is not JSON:
             columns = self._columns_of(actions)
-            return encode_value(rows_of(columns), format, blame=InvalidAction) if columns else None
+            return encode(rows_of(columns), format, blame=InvalidAction) if columns else None
         if not self.encodes_lists:
             return None
         try:
             return self._actions.serializer.to_json(actions, fallback=fallback, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise InvalidAction(f"an action cannot be encoded: {error}") from error
-
-    def encode_observation(self, observation: object, format: Format = JSON) -> Encoded:
-        """An observation as bytes. Raises `EnvironmentFailed`, naming the field it cannot encode."""
-        reward, done, metadata, terminated, truncated = envelope_of(observation)
-        if terminated is not None or truncated is not None:
-            terminated, truncated = _flag(terminated), _flag(truncated)
-            done = done or terminated or truncated
-        return Encoded(
-            format,
-            _encode(observation, format, exclude=ENVELOPE),
-            reward if reward is None or type(reward) is float else number_of(reward),
-            bool(done),
-            _encode(metadata, format) if metadata else None,
-            terminated,
-            truncated,
-        )
 
     def schemas(self, state: type | None = None) -> dict[str, dict[str, Any]]:
         """JSON schemas of everything that travels, as `GET /schema` tells them."""
@@ -188,7 +124,7 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
     def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
         """An action as bytes. A dictionary is taken as it is."""
-        return _encode(action, format, blame=InvalidAction)
+        return encode(action, format, blame=InvalidAction)
 
     def decode_result(self, payload: Mapping[str, Any]) -> StepResult[ObsT]:
         """The result in the `data` of an observation message."""
@@ -261,9 +197,6 @@ class Codec(Generic[ActT, ObsT, StateT]):
 
 T = TypeVar("T")
 
-ENVELOPE = {"reward", "done"}
-"""What travels beside an observation, and not in it."""
-
 _TOOL_ACTIONS: dict[str, Adapter] = {
     "list_tools": TypeAdapter(ListToolsAction),
     "call_tool": TypeAdapter(CallToolAction),
@@ -281,18 +214,6 @@ def _type_in(payload: Any) -> str:
     return str(payload.get("type")) if isinstance(payload, Mapping) else ""
 
 
-def encode_value(
-    value: object, format: Format = JSON, *, blame: type[EnvTorchError] = EnvironmentFailed
-) -> bytes:
-    """Any value as bytes: models, dataclasses, arrays, tensors and plain containers."""
-    return _encode(value, format, blame=blame)
-
-
-def encode_observation_alone(observation: object, format: Format) -> bytes:
-    """An observation, without what travels beside it."""
-    return _encode(observation, format, exclude=ENVELOPE)
-
-
 def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
     try:
         return adapter.validate_python(payload)
@@ -302,131 +223,6 @@ def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
 
 def _misfit(what: str, error: ValidationError) -> ProtocolError:
     return ProtocolError(f"the server's {what} does not fit {error.title}: {error}")
-
-
-ENVELOPE_FIELDS = {"reward": None, "done": False, "metadata": None, "terminated": None, "truncated": None}
-
-_of_model: Callable[[dict[str, Any]], Sequence[Any]] = itemgetter(*ENVELOPE_FIELDS)
-_writers: dict[type, Callable[..., bytes]] = {}
-"""How the subclasses of `Observation` met so far are written as JSON."""
-
-_PLAIN = b'{"observation":%b,"reward":%b,"done":%b}'
-_TRUE, _FALSE = b"true", b"false"
-_NUMBERS = frozenset((float, int, bool, NoneType))
-_number = msgspec.json.encode
-
-
-def envelope_of(observation: Any) -> Sequence[Any]:
-    """What an observation says beside what was observed: reward, done, metadata, terminated, truncated."""
-    if type(observation) in _writers:
-        try:
-            return _of_model(observation.__dict__)
-        except KeyError:  # made without validation
-            pass
-    if isinstance(observation, dict):
-        return [observation.get(name, default) for name, default in ENVELOPE_FIELDS.items()]
-    if isinstance(observation, Observation):
-        _writers.setdefault(type(observation), type(observation).__pydantic_serializer__.to_json)
-    return [getattr(observation, name, default) for name, default in ENVELOPE_FIELDS.items()]
-
-
-def envelopes_of(observations: Sequence[Any]) -> list[Sequence[Any]]:
-    """`envelope_of`, for many."""
-    if _writers.keys() >= set(map(type, observations)):
-        try:
-            return [_of_model(one.__dict__) for one in observations]
-        except KeyError:  # one was made without validation
-            pass
-    return list(map(envelope_of, observations))
-
-
-def _flag(value: object) -> bool | None:
-    """An environment's own field of that name may hold anything; only a boolean is a flag."""
-    return value if isinstance(value, bool) else None
-
-
-def numbers_of(rewards: list[Any]) -> list[Scalar | None]:
-    """`number_of`, for many."""
-    return rewards if _NUMBERS.issuperset(map(type, rewards)) else [number_of(reward) for reward in rewards]
-
-
-def number_of(reward: Any) -> Scalar | None:
-    """A reward as Python's own number; numpy and torch scalars know how to become one."""
-    if reward is None or isinstance(reward, bool | int | float):
-        return reward
-    try:
-        return float(reward)
-    except (TypeError, ValueError):
-        raise EnvironmentFailed(f"field 'reward' holds {type(reward).__name__}, which is no number") from None
-
-
-_serializers: dict[type, SchemaSerializer] = {}
-
-
-def _serializer(cls: type) -> SchemaSerializer | None:
-    """The serializer of a model or dataclass, found once per class; None for plain containers."""
-    found = _serializers.get(cls)
-    if found is None:
-        if issubclass(cls, BaseModel):
-            found = cls.__pydantic_serializer__
-        elif dataclasses.is_dataclass(cls):
-            found = TypeAdapter(cls).serializer
-        else:
-            return None
-        _serializers[cls] = found
-    return found
-
-
-def _encode(
-    value: Any,
-    format: Format,
-    *,
-    exclude: set[str] | None = None,
-    blame: type[EnvTorchError] = EnvironmentFailed,
-) -> bytes:
-    serializer = _serializer(type(value))
-    try:
-        if format is not JSON:
-            plain = value if serializer is None else serializer.to_python(value, warnings=False)
-            if exclude:
-                plain = {key: item for key, item in plain.items() if key not in exclude}
-            return format.write(plain)
-        if serializer is not None:
-            return serializer.to_json(value, exclude=exclude, fallback=fallback, warnings=False)
-        if exclude and isinstance(value, dict):
-            value = {key: item for key, item in value.items() if key not in exclude}
-        return to_json(value, fallback=fallback, inf_nan_mode="null")
-    except (PydanticSerializationError, Unencodable, ValueError, RecursionError) as error:
-        raise blame(_complaint(value, error)) from error
-
-
-def fallback(value: Any) -> Any:
-    """Arrays, tensors and their scalars, of any library, all have `tolist`."""
-    tolist = getattr(value, "tolist", None)
-    if tolist is None:
-        raise TypeError(f"Unable to serialize unknown type: {type(value)}")
-    return tolist()
-
-
-def _complaint(value: object, error: Exception) -> str:
-    where = ".".join(_path_to_fault(value, 0))
-    return f"field {where!r} cannot be encoded: {error}" if where else f"cannot be encoded: {error}"
-
-
-def _path_to_fault(value: object, depth: int) -> list[str]:
-    """Where inside `value` the part lies that cannot be encoded; the error alone does not say."""
-    if isinstance(value, Mapping):
-        parts = [(str(key), item) for key, item in value.items()]
-    elif isinstance(value, list | tuple):
-        parts = [(str(index), item) for index, item in enumerate(value)]
-    else:
-        parts = list(getattr(value, "__dict__", {}).items())
-    for name, part in parts if depth < 20 else []:
-        try:
-            to_json(part, fallback=fallback)
-        except (PydanticSerializationError, ValueError, RecursionError):
-            return [name, *_path_to_fault(part, depth + 1)]
-    return []
 
 
 def _field_names(cls: type) -> set[str]:

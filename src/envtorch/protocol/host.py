@@ -14,7 +14,9 @@ from envtorch.env import Environment, ToolProvider, ToolSteps
 from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Unsupported
 from envtorch.protocol import messages
 from envtorch.protocol.binding import Binding, Colour, own_step_many
-from envtorch.protocol.codec import Codec, Encoded, encode_value
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.envelope import Encoded, encode_observation, write_plain
 from envtorch.protocol.forking import fork_environment
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.mcp_result import tool_result
@@ -87,7 +89,7 @@ class EnvironmentHost:
         accepted = self._binding.reset.accepted(options, strict=strict)
         with environment_at_work("reset"):
             observation = yield self._binding.reset.call(**accepted)
-        return self._codec.encode_observation(observation, format)
+        return encode_observation(observation, format)
 
     def step(
         self,
@@ -108,7 +110,7 @@ class EnvironmentHost:
         accepted = self._binding.step.accepted(options, strict=strict)
         with environment_at_work("step"):
             observation = yield self._binding.step.call(decoded, **accepted)
-        return self._codec.encode_observation(observation, format)
+        return encode_observation(observation, format)
 
     def step_at_once(self, action: bytes, format: Format = JSON) -> Reply | None:
         """The reply to `step`, of an environment that does not wait; None, and no step, of one that does."""
@@ -145,10 +147,10 @@ class EnvironmentHost:
         return self._observed(observation, format)
 
     def _observed(self, observation: object, format: Format) -> Reply:
-        plain = self._codec.write_plain(observation) if format is JSON else None
+        plain = write_plain(observation) if format is JSON else None
         if plain is not None:
             return Reply("observation", plain)
-        return observation_reply(self._codec.encode_observation(observation, format))
+        return observation_reply(encode_observation(observation, format))
 
     def reply(
         self, request: Simulation, *, strict: bool, format: Format = JSON, timeout_s: float | None = None

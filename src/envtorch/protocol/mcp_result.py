@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 
 __all__ = ["failed_result", "text_part", "tool_result"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, Unsupported
 from envtorch.protocol.client import Asking
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost, Replies
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success

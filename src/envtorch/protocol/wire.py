@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from envtorch.errors import EnvTorchError, ProtocolError, from_wire
-from envtorch.protocol.codec import Encoded
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 from envtorch.protocol.messages import write_json
 from envtorch.types import Scalar

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from envtorch.protocol.codec import Encoded
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import Answers, Calls, Host, Replies, Simulation, simulate
 from envtorch.recording.tape import Given, Tape, Timing

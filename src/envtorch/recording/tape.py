@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from envtorch.errors import EnvTorchError
-from envtorch.protocol.codec import Encoded
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.recording.format import Call, End, Fault, Reset, Step, ToolCall, write_line
 from envtorch.recording.redaction import Redactor

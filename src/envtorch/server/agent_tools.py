@@ -3,7 +3,9 @@
 from typing import Any
 
 from envtorch.errors import EnvironmentFailed, InvalidAction
-from envtorch.protocol.codec import Codec, Encoded, encode_value
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.jsonrpc import Code, RpcError
 from envtorch.protocol.mcp_result import failed_result, text_part
 from envtorch.protocol.wire import http_observation

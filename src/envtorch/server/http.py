@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, SessionLost
-from envtorch.protocol.codec import Codec, Encoded
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.messages import write_json
 from envtorch.protocol.wire import http_observation
 from envtorch.server.session import Session

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import JSONResponse, Response
 
 from envtorch.errors import EnvTorchError
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.server.http import answering_errors
 from envtorch.server.sessions import Sessions
 

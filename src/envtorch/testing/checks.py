@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from envtorch.errors import EnvTorchError
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.testing.report import Finding, Severity
 from envtorch.testing.subject import Subject
 

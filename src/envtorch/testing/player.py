@@ -6,7 +6,9 @@ from typing import Any
 
 from envtorch.env import Environment
 from envtorch.protocol.binding import Binding
-from envtorch.protocol.codec import Codec, encode_value
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.envelope import encode_observation
 from envtorch.protocol.flow import settle
 
 __all__ = ["Player"]
@@ -41,7 +43,7 @@ class Player:
 
     def told(self, observation: Any) -> bytes:
         """An observation as a client would be told it: what two runs are compared by."""
-        encoded = self.codec.encode_observation(observation)
+        encoded = encode_observation(observation)
         return b"%b|%r|%r" % (encoded.observation, repr(encoded.reward).encode(), encoded.done)
 
     def episode(

@@ -10,7 +10,8 @@ from envtorch.client.options import ClientOptions, Wire
 from envtorch.client.resuming import open_link
 from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import BY_CODE, EnvTorchError, Unsupported, from_wire
-from envtorch.protocol.codec import Codec, encode_value
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.jsonrpc import Code
 from envtorch.protocol.wire import Answer, Ask
 from envtorch.recording import Comparison, Player, Recording, Replay, Way, replay

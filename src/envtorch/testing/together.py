@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from envtorch.protocol.binding import Colour, own_step_many
-from envtorch.protocol.codec import encode_value
 from envtorch.protocol.columns import rows_of, table_of
+from envtorch.protocol.encoding import encode_value
 from envtorch.testing.player import Player
 from envtorch.testing.report import Finding, Severity
 from envtorch.testing.subject import Subject

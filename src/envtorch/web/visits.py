@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from envtorch.errors import EnvTorchError, InvalidAction, NotAllowed, SessionLost
-from envtorch.protocol.codec import Encoded
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.wire import http_observation
 from envtorch.server.session import Session
 from envtorch.server.sessions import Sessions

@@ -16,7 +16,7 @@ from envtorch.compat.harness.values import (
 )
 from envtorch.compat.jsonrpc import JsonRpcErrorCode, JsonRpcResponse, McpMethod
 from envtorch.llm import ToolCall
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.tools import RESERVED_TOOL_NAMES
 
 __all__ = ["CLIHarnessAdapter", "HarnessAdapter", "MCPHarnessAdapter", "SessionMCPBridge"]

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, FactoryFailed, Unsupported
 from envtorch.protocol.binding import Colour
-from envtorch.protocol.codec import Codec, Encoded, encode_value
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.extended import FORMATS
 from envtorch.protocol.flow import drive, drive_async, settle
 from envtorch.protocol.formats import MSGPACK

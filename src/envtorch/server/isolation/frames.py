@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from envtorch.errors import EnvTorchError, from_wire
-from envtorch.protocol.codec import encode_value
+from envtorch.protocol.encoding import encode_value
 from envtorch.types import Scalar
 
 __all__ = [

@@ -7,7 +7,7 @@ import msgspec
 
 from envtorch.env import load_object
 from envtorch.errors import ConfigurationError, EnvironmentFailed, EnvTorchError
-from envtorch.protocol.codec import Encoded
+from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.protocol.host import Answers, Calls, Replies, Simulation, simulate
 from envtorch.server.isolation.frames import Call, Observed, Ready, Told
