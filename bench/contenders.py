@@ -46,7 +46,7 @@ TOGETHER = Contender(
 )
 COLUMNS = Contender(
     "columns",
-    "EnvTorch, step together (`step_many`), columns both ways",
+    "EnvTorch, step together (`step_many`), columns in MessagePack",
     "bench.servers.ours",
     ("together",),
 )

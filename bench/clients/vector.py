@@ -1,7 +1,7 @@
 """`VectorEnv`, one socket and `size` sessions, stepped all together again and again.
 
 Every reward is added up and every observation is made: what came is read, not only counted. As `columns`,
-actions are given as one list of messages, and what came is read as one.
+actions are given as one list of messages, and what came is read as one, in MessagePack.
 """
 
 import time
@@ -14,7 +14,7 @@ from bench.stats import percentile
 WARM_UP = 5
 
 
-def open_vector(url: str, width: int) -> tuple[Any, list[Any]]:
+def open_vector(url: str, width: int, wire: str) -> tuple[Any, list[Any]]:
     """The vector of environments, and the actions of one step. All that this file knows of its API."""
     import envtorch
 
@@ -23,12 +23,12 @@ def open_vector(url: str, width: int) -> tuple[Any, list[Any]]:
     class EchoEnv(envtorch.EnvClient[say, said, envtorch.State]):  # type: ignore[valid-type]
         pass
 
-    return EchoEnv.vector(url, width), [say(message="hello")] * width  # type: ignore[attr-defined]
+    return EchoEnv.vector(url, width, wire=wire), [say(message="hello")] * width  # type: ignore[attr-defined]
 
 
 def main() -> None:
     job = asked()
-    vector, actions = open_vector(job["url"], job["size"])
+    vector, actions = open_vector(job["url"], job["size"], "msgpack" if job["columns"] else "json")
     rewards = 0.0
 
     said = ["hello"] * job["size"]

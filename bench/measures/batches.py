@@ -41,8 +41,8 @@ class Batches(Measure):
         "bare picows server whose frames are lists, and a client that sends one prepared frame. Inline and "
         "thread are the same environment class as theirs. The one that steps together is another: its author "
         "wrote `step_many`, which takes and gives columns; it is stepped with action objects and read as "
-        "observation objects, and once more with columns both ways, where it may pass the limit, which makes "
-        "objects."
+        "observation objects, and once more with columns both ways in MessagePack, where it may pass the "
+        "limit, which makes objects."
     )
 
     def contenders(self, effort: Effort) -> tuple[Contender, ...]:
