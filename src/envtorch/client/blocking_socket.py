@@ -20,6 +20,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI, parse_uri
 
+from envtorch.client.alertness import Alertness, may_look
 from envtorch.client.framing import Incoming, Outgoing
 from envtorch.errors import (
     ConfigurationError,
@@ -84,7 +85,13 @@ class BlockingSocket:
     """One WebSocket connection. Not for use by two threads at once."""
 
     def __init__(
-        self, sock: socket.socket, protocol: ClientProtocol, url: str, max_message_bytes: int
+        self,
+        sock: socket.socket,
+        protocol: ClientProtocol,
+        url: str,
+        *,
+        max_message_bytes: int,
+        alert_s: float = 0.0,
     ) -> None:
         self._socket = sock
         self._protocol = protocol
@@ -94,6 +101,7 @@ class BlockingSocket:
         self._bytes_heard = 0
         self._to_send = Patience(sock, socket.SO_SNDTIMEO)
         self._to_receive = Patience(sock, socket.SO_RCVTIMEO)
+        self._alertness = Alertness(alert_s) if alert_s > 0 and may_look(sock) else None
         self._outgoing = Outgoing()
         self._incoming = Incoming(max_message_bytes)
 
@@ -106,8 +114,12 @@ class BlockingSocket:
         max_message_bytes: int,
         headers: Mapping[str, str],
         subprotocols: Sequence[str] = (),
+        alert_s: float = 0.0,
     ) -> Self:
-        """An open connection. Raises `ConnectFailed` when there is none to be had in time."""
+        """An open connection. Raises `ConnectFailed` when there is none to be had in time.
+
+        `alert_s` is how long to look for an answer before going to sleep over it.
+        """
         deadline = time.monotonic() + timeout_s
         try:
             uri = parse_uri(url)
@@ -119,7 +131,7 @@ class BlockingSocket:
             sock = _open(uri, timeout_s)
         except OSError as error:
             raise ConnectFailed(f"Failed to connect to {url}: {error}") from error
-        connection = cls(sock, protocol, url, max_message_bytes)
+        connection = cls(sock, protocol, url, max_message_bytes=max_message_bytes, alert_s=alert_s)
         try:
             connection._shake_hands(headers, deadline)
         except BaseException:
@@ -254,7 +266,9 @@ class BlockingSocket:
     def _receive(self, room: memoryview, deadline: float) -> int:
         self._to_receive.until(deadline)
         try:
-            count = self._socket.recv_into(room)
+            count = self._alertness.receive_into(self._socket, room) if self._alertness is not None else None
+            if count is None:
+                count = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError):
             raise TimedOut("no reply from the server before the deadline") from None
         self._bytes_heard += count

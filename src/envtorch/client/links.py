@@ -48,6 +48,7 @@ def connect_socket(options: ClientOptions, *, timeout_s: float | None = None) ->
         max_message_bytes=options.max_message_bytes,
         headers={**options.all_headers, "EnvTorch-Pings": "unanswered"},
         subprotocols=options.subprotocols,
+        alert_s=options.alert_s,
     )
 
 

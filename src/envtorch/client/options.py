@@ -23,6 +23,7 @@ class GivenOptions(TypedDict, total=False):
     wait_s: float
     reconnect_s: float
     heartbeat_s: float
+    alert_s: float
 
 
 class Owner(Protocol):
@@ -49,6 +50,8 @@ class ClientOptions:
     """How long to try to get a dropped session back."""
     heartbeat_s: float = 20.0
     """How long a server may be silent during a call before the socket is suspected."""
+    alert_s: float = 0.0005
+    """How long a blocking client looks for an answer before it goes to sleep over it; 0 to sleep at once."""
 
     @property
     def subprotocols(self) -> list[str]:

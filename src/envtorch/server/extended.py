@@ -38,7 +38,9 @@ from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply, mcp_reply
 from envtorch.server.batches import Batch
 from envtorch.server.elsewhere import LivesElsewhere
+from envtorch.server.express import ExpressDelivery
 from envtorch.server.lines import Line
+from envtorch.server.mailbox import Mailbox
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.outcomes import Outcome
 from envtorch.server.session import Session
@@ -70,6 +72,7 @@ class ExtendedConversation:
         self._channels: dict[int, Session] = {}
         self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
+        self._mailbox = Mailbox.of(asyncio.get_running_loop())
         self._will_flush = self._is_over = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -99,6 +102,7 @@ class ExtendedConversation:
 
     def take(self, frame: bytes) -> None:
         """Answer what can be answered at once, and start the rest."""
+        self._mailbox.look()  # an answer that went past us may be what this frame is about
         try:
             batch = read_frame(frame, self._format)
         except EnvTorchError as error:
@@ -169,11 +173,22 @@ class ExtendedConversation:
         session = self._stepped_by(message)
         if session is None:
             return False
-        outcome = session.step_once(id, bytes(message.data), self._format, message.ack)
-        if outcome is None:
-            return False
-        self._await(message, outcome)
-        return True
+        delivery = self._express(session, message, id)
+        tell = partial(self._stepped, message, delivery)
+        return session.step_once(id, bytes(message.data), self._format, tell, message.ack, delivery)
+
+    def _express(self, session: Session, message: Message, id: int) -> ExpressDelivery | None:
+        """A way past the loop, for the answer to the only call that runs."""
+        if not session.delivers or self._sessions.is_busy or len(self._channels) != 1 or self._outbox:
+            return None
+        direct = self._line.direct()
+        return (
+            ExpressDelivery(direct, self._format, id=id, channel=message.ch) if direct is not None else None
+        )
+
+    def _stepped(self, message: Message, delivery: ExpressDelivery | None, outcome: Outcome) -> None:
+        if delivery is None or not delivery.is_claimed:  # else its thread has answered
+            self._answered(message, outcome)
 
     def _await(self, message: Message, outcome: Outcome) -> None:
         """Answer with an outcome, now or when it is there."""
@@ -336,11 +351,15 @@ class ExtendedConversation:
         self._send(Message.of(reply, id=message.id, ch=message.ch))
 
     def _send(self, message: Message) -> None:
-        """Replies that come together travel together, as one frame."""
+        """Replies that come together travel together, as one frame; a single session's come one by one."""
         self._outbox.append(message)
-        if not self._will_flush:
-            self._will_flush = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        if self._will_flush:
+            return
+        if len(self._channels) + len(self._far.held) < 2:
+            self._flush()
+            return
+        self._will_flush = True
+        asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._will_flush = False

@@ -29,6 +29,7 @@ from picows.common import WSUpgradeResponseWithListener
 from starlette.websockets import WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from envtorch.server.express import DirectSocket
 from envtorch.server.lines import EXTENSION, Conversation
 
 __all__ = ["FastLine", "FastProtocol"]
@@ -41,6 +42,8 @@ WSProtocol: Any = vars(engine)["WSProtocol"]  # without a type stub, but what pi
 TEXT, BINARY, CONTINUATION, CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION, WSMsgType.CLOSE
 DATA_BEGINS = frozenset(bytes([byte]) for byte in (*b"{[", *range(0x80, 0xA0), *range(0xDC, 0xE0)))
 """How our messages begin: an object or a list, of JSON or of MessagePack. No close frame does."""
+MOST_DIRECT_LINES = 64
+"""Lines that other threads may send on: it is for servers with little to do."""
 CLOSE_PATIENCE_S = 5.0
 """How long a peer has to answer our goodbye."""
 
@@ -110,20 +113,25 @@ class Outbox:
         return cls._of_loop.setdefault(loop, cls())
 
     def __init__(self) -> None:
-        self._letters: list[tuple[Any, Any, bytes]] = []
+        self._letters: list[tuple[FastLine, Any, bytes]] = []
         self._since = 0.0
         self._in_company = True
+        self.direct_lines = 0
+        """How many lines other threads may send on: each of them is one more descriptor."""
 
-    def post(self, transport: Any, kind: Any, frame: bytes) -> None:
+    def is_empty(self) -> bool:
+        return not self._letters
+
+    def post(self, line: "FastLine", kind: Any, frame: bytes) -> None:
         now = perf_counter()
         if not self._letters:
             if not self._in_company and now - self._since > self.COMPANY_S:
                 self._since = now
-                transport.send(kind, frame)
+                line.write(kind, frame)
                 return
             self._since = now
             asyncio.get_running_loop().call_soon(self._end_turn)
-        self._letters.append((transport, kind, frame))
+        self._letters.append((line, kind, frame))
         if now - self._since > self.PATIENCE_S:
             self.flush()
 
@@ -133,8 +141,8 @@ class Outbox:
 
     def flush(self) -> None:
         letters, self._letters = self._letters, []
-        for transport, kind, frame in letters:
-            transport.send(kind, frame)
+        for line, kind, frame in letters:
+            line.write(kind, frame)
 
 
 class FastLine(WSListener):
@@ -151,6 +159,7 @@ class FastLine(WSListener):
         self._parts: list[bytes] = []
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_congested = self._is_paused = False
+        self._direct: DirectSocket | None = None
 
     def protocol(self, ping_every_s: float | None, ping_patience_s: float | None) -> Any:
         """What reads the socket, and has this line told."""
@@ -201,6 +210,10 @@ class FastLine(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._connections.discard(self)
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
+            self._outbox.direct_lines -= 1
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -226,7 +239,25 @@ class FastLine(WSListener):
     # What a conversation asks for.
 
     def send(self, frame: bytes, *, binary: bool = False) -> None:
-        self._outbox.post(self._transport, BINARY if binary else TEXT, frame)
+        self._outbox.post(self, BINARY if binary else TEXT, frame)
+
+    def write(self, kind: Any, frame: bytes) -> None:
+        """Send a frame now: called by the outbox."""
+        if self._direct is None:
+            self._transport.send(kind, frame)
+            return
+        with self._direct.lock:
+            self._transport.send(kind, frame)
+
+    def direct(self) -> DirectSocket | None:
+        if self._direct is None and self._outbox.direct_lines < MOST_DIRECT_LINES and not self._ended.done():
+            loop = asyncio.get_running_loop()
+            underlying = self._transport.underlying_transport
+            self._direct = DirectSocket(
+                underlying, loop, lambda frame, binary: self.send(frame, binary=binary)
+            )
+            self._outbox.direct_lines += 1
+        return self._direct if self._outbox.is_empty() else None
 
     def close(self, code: int = 1000) -> None:
         self._outbox.flush()

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from envtorch.server.express import DirectSocket
+
 __all__ = ["EXTENSION", "AsgiLine", "Conversation", "Line", "accept"]
 
 EXTENSION = "envtorch.line"
@@ -33,6 +35,9 @@ class Line(Protocol):
 
     def send(self, frame: bytes, *, binary: bool = False) -> None:
         """Send a frame, soon; nobody is told when the peer is gone."""
+
+    def direct(self) -> DirectSocket | None:
+        """For other threads to send on; None when there is no such way, or no use for it."""
 
     def close(self, code: int = 1000) -> None:
         """Say goodbye, after what was sent before."""
@@ -75,6 +80,9 @@ class AsgiLine:
         self._wake.set()
         if len(self._outbox) >= UNSENT_LIMIT:
             self._may_read.clear()
+
+    def direct(self) -> None:
+        return None
 
     def close(self, code: int = 1000) -> None:
         self._closing = code

@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from envtorch.errors import EnvTorchError
@@ -71,13 +72,21 @@ def is_pending(outcome: Outcome) -> bool:
     return not outcome.done()
 
 
-def settle(outcome: "asyncio.Future[Any]", reply: Any, error: BaseException | None) -> None:
-    """Let a future come to what a request came to."""
+def settle(
+    outcome: "asyncio.Future[Any]",
+    tell: Callable[[Outcome], None] | None,
+    reply: Any,
+    error: BaseException | None,
+) -> None:
+    """Let a future come to what a request came to, and tell somebody at once: the callbacks of a future wait
+    for the next turn of the loop."""
     if error is None:
         outcome.set_result(reply)
     else:
         outcome.set_exception(error)
         outcome.exception()  # it may never be asked for again
+    if tell is not None:
+        tell(outcome)
 
 
 def as_future(outcome: Outcome) -> "asyncio.Future[Any]":
@@ -85,7 +94,7 @@ def as_future(outcome: Outcome) -> "asyncio.Future[Any]":
     if isinstance(outcome, asyncio.Future):
         return outcome
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    settle(future, outcome.result(), outcome.exception())
+    settle(future, None, outcome.result(), outcome.exception())
     return future
 
 

@@ -7,14 +7,11 @@ import asyncio
 import logging
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
@@ -26,6 +23,7 @@ from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost, Host
 from envtorch.protocol.messages import Step
 from envtorch.protocol.wire import Reply
+from envtorch.server.mailbox import Cancel, Delivery, Done, Mailbox, Pending, post
 
 __all__ = ["Housed", "InlineRunner", "LoopThreadRunner", "Runner", "ThreadRunner", "build"]
 
@@ -34,12 +32,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Generator[Any, Any, T]
 
-Done = Callable[[Reply | None, EnvTorchError | None], None]
-"""Whoever is told how a step ended: by its reply, or by an error."""
-Cancel = Callable[[], bool]
-"""Takes a step back; says whether there was still something to take back."""
-Start = Callable[[bytes, Format, Done], Cancel]
-"""Begins a step. `done` is called on the event loop, and never before the beginning is over."""
+Start = Callable[[bytes, Format, Done, Delivery | None], Cancel]
+"""Begins a step. `done` is called on the event loop, and never before the beginning is over. An environment
+that lives elsewhere may have its reply delivered from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +55,10 @@ class Runner(Protocol):
     @property
     def start(self) -> Start | None:
         """How to begin a step with no task around it, where there is a way."""
+
+    @property
+    def delivers(self) -> bool:
+        """Whether `start` heeds its `Delivery`."""
 
     @property
     def can_stop(self) -> bool:
@@ -83,6 +82,7 @@ class InlineRunner:
     """On the server's event loop: for async environments, and for those that never block."""
 
     can_stop = True
+    delivers = False
     ended = None
 
     def __init__(self, host: EnvironmentHost) -> None:
@@ -108,6 +108,7 @@ class ThreadRunner:
     immediate = None
     start: Start | None = None
     can_stop = False
+    delivers = True
     ended = None
 
     def __init__(self, name: str) -> None:
@@ -136,9 +137,9 @@ class ThreadRunner:
             try:
                 result = function()
             except BaseException as error:  # it belongs to whoever awaits the outcome
-                _post(loop, _reject, outcome, error)
+                post(loop, _reject, outcome, error)
             else:
-                _post(loop, _resolve, outcome, result)
+                post(loop, _resolve, outcome, result)
 
         self._jobs.put(job)
         return await outcome
@@ -147,12 +148,14 @@ class ThreadRunner:
         """This thread is the home of that environment."""
         self.start = partial(self._start, host)
 
-    def _start(self, host: EnvironmentHost, action: bytes, format: Format, done: Done) -> Cancel:
-        pending = _Pending(done)
+    def _start(
+        self, host: EnvironmentHost, action: bytes, format: Format, done: Done, delivery: Delivery | None
+    ) -> Cancel:
+        pending = Pending(done, delivery)
         self._jobs.put(partial(self._step, pending, host, action, format))
         return pending.cancel
 
-    def _step(self, pending: "_Pending", host: EnvironmentHost, action: bytes, format: Format) -> None:
+    def _step(self, pending: Pending, host: EnvironmentHost, action: bytes, format: Format) -> None:
         reply, failed = None, None
         try:
             reply = host.step_at_once(action, format)
@@ -161,7 +164,7 @@ class ThreadRunner:
                 reply = drive(host.reply(request, strict=False, format=format), _settle_here)
         except BaseException as error:  # it belongs to whoever waits for the outcome
             failed = as_ours(error)
-        self._mailbox.post(pending, reply, failed)
+        pending.end(self._mailbox, reply, failed)
 
     def occupy(self, function: Callable[[], None]) -> None:
         """Give the thread to `function` for as long as that takes."""
@@ -177,7 +180,7 @@ class LoopThreadRunner:
 
     immediate = None
     start = None
-    can_stop = False
+    can_stop = delivers = False
     ended = None
 
     def __init__(self, thread: ThreadRunner) -> None:
@@ -200,57 +203,9 @@ class LoopThreadRunner:
         self._loop.close()
 
 
-class _Pending:
-    """A step that runs, and who waits for it: only the first outcome counts."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Done) -> None:
-        self._done: Done | None = done
-
-    def settle(self, reply: Reply | None, error: EnvTorchError | None) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done(reply, error)
-
-    def cancel(self) -> bool:
-        is_open = self._done is not None
-        self.settle(None, Cancelled("the request was taken back"))
-        return is_open
-
-
-class Mailbox:
-    """What threads have to tell a loop: it is woken once for all that came in the meantime."""
-
-    _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox]" = WeakKeyDictionary()
-
-    @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> "Mailbox":
-        return cls._of_loop.setdefault(loop, cls(ref(loop)))
-
-    def __init__(self, loop: "ref[asyncio.AbstractEventLoop]") -> None:
-        self._loop = loop
-        self._letters: deque[tuple[_Pending, Reply | None, EnvTorchError | None]] = deque()
-        self._is_announced = False
-
-    def post(self, pending: _Pending, reply: Reply | None, error: EnvTorchError | None) -> None:
-        """Leave an outcome for the loop. Called from any thread."""
-        self._letters.append((pending, reply, error))
-        if not self._is_announced:
-            self._is_announced = True
-            loop = self._loop()
-            if loop is not None:
-                _post(loop, self._open)
-
-    def _open(self) -> None:
-        # Cleared before looking: what comes after the last look is announced again.
-        self._is_announced = False
-        while self._letters:
-            pending, reply, error = self._letters.popleft()
-            pending.settle(reply, error)
-
-
-def _start_on_loop(host: EnvironmentHost, action: bytes, format: Format, done: Done) -> Cancel:
+def _start_on_loop(
+    host: EnvironmentHost, action: bytes, format: Format, done: Done, delivery: Delivery | None
+) -> Cancel:
     """Begin a step of an environment that is awaited."""
     task = asyncio.get_running_loop().create_task(host.step_awaited(action, format))
     task.add_done_callback(partial(_ended, done))
@@ -286,11 +241,6 @@ async def _cancel_the_rest() -> None:
 def _settle_here(value: Any) -> Any:
     """A value, or what it comes to: on this thread, which has no loop."""
     return asyncio.run(settle(value)) if asyncio.iscoroutine(value) else value
-
-
-def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:
-    with suppress(RuntimeError):  # the server's loop may be gone, and with it whoever waited
-        loop.call_soon_threadsafe(call, *args)
 
 
 def _resolve(outcome: "asyncio.Future[T]", result: T) -> None:

@@ -23,9 +23,10 @@ from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.protocol.wire import Reply
 from envtorch.recording.recorder import Recorder
+from envtorch.server.mailbox import Cancel, Delivery, Done
 from envtorch.server.metrics import Meter
 from envtorch.server.outcomes import Outcome, Settled, SharedOutcome, as_future, is_pending, look_at, settle
-from envtorch.server.runner import Cancel, Done, Housed, Runner, as_ours
+from envtorch.server.runner import Housed, Runner, as_ours
 from envtorch.server.slots import Names
 from envtorch.server.tracing import Span
 from envtorch.server.turn import Turn
@@ -173,7 +174,9 @@ class Session:
             self._watch_lease()
         return reply
 
-    def start_step(self, action: bytes, format: Format, done: Done) -> Cancel | None:
+    def start_step(
+        self, action: bytes, format: Format, done: Done, delivery: Delivery | None = None
+    ) -> Cancel | None:
         """`step`, its outcome given to `done`: no task stands between an environment and its caller.
 
         What is returned takes the step back. None when it has to wait: then nothing was done.
@@ -185,7 +188,7 @@ class Session:
             return None
         upkeep.busy(+1)
         self._enter(Event.CALLED)
-        return self._start(action, format, partial(self._stepped, done, upkeep.meter.clock()))
+        return self._start(action, format, partial(self._stepped, done, upkeep.meter.clock()), delivery)
 
     # Steps taken together with those of other sessions.
 
@@ -227,6 +230,11 @@ class Session:
     def steps_together(self) -> bool:
         """Whether the environment's author wrote how it steps together with others."""
         return self._immediate is not None and self._immediate.step_many is not None
+
+    @property
+    def delivers(self) -> bool:
+        """Whether a step's reply may be delivered from where the environment lives."""
+        return self._runner.delivers
 
     def wants_awaiting(self) -> None:
         """The environment's step turned out to be a coroutine."""
@@ -371,19 +379,29 @@ class Session:
         return settled
 
     def step_once(
-        self, id: int, action: bytes, format: Format, acknowledged: int | None = None
-    ) -> Outcome | None:
-        """`settle_step`, or the step is started; None when it has to wait, and nothing was done."""
+        self,
+        id: int,
+        action: bytes,
+        format: Format,
+        tell: Callable[[Outcome], None],
+        acknowledged: int | None = None,
+        delivery: Delivery | None = None,
+    ) -> bool:
+        """`settle_step`, or the step is started; `tell` is given its outcome, in the moment that it is there.
+
+        False when it has to wait, and nothing was done.
+        """
         settled = self.settle_step(id, action, format, acknowledged)
         if settled is not None:
-            return settled
+            tell(settled)
+            return True
         outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        cancel = self.start_step(action, format, partial(settle, outcome))
+        cancel = self.start_step(action, format, partial(settle, outcome, tell), delivery)
         if cancel is None:
-            return None
+            return False
         self._started = (id, cancel)
         self.ledger.renew(id, outcome, acknowledged)
-        return outcome
+        return True
 
     def once(
         self, id: int | str, start: Callable[[], Coroutine[Any, Any, T]], context: Context | None = None

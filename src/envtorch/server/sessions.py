@@ -334,6 +334,11 @@ class Sessions:
         if self._anonymous is session:
             self._anonymous = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs."""
+        return self._running > 0
+
     def busy(self, change: int) -> None:
         """That many more calls run."""
         self._running += change

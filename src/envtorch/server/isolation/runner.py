@@ -52,6 +52,7 @@ class ProcessRunner:
     immediate = None
     start = None
     can_stop = True
+    delivers = False
 
     def __init__(self, keeping: Keeping, line: socket.socket, process: int) -> None:
         self._keeping = keeping
