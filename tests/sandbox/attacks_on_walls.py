@@ -203,7 +203,7 @@ print('DENIED: nobody takes it')""",
     (
         "protocol",
         "send a message of another type",
-        _OWN_SOCKET + "speak(frame({'type': 'hello', 'id': 'x', 'pid': 1}))",
+        _OWN_SOCKET + "speak(frame({'type': 'hello', 'id': 'x'}))",
         LIVES,
     ),
     (

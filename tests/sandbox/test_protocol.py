@@ -17,7 +17,7 @@ PLAIN = st.recursive(
     max_leaves=10,
 )
 MESSAGES = st.one_of(
-    st.builds(Hello, id=st.text(), pid=st.integers(0, 2**31)),
+    st.builds(Hello, id=st.text()),
     st.builds(Forked, id=st.text(), error=st.none() | st.text()),
     st.builds(
         Call,
@@ -62,13 +62,13 @@ def test_json_of_any_shape_is_nonsense_unless_it_is_a_message(value: object) -> 
     [
         b"",
         b"[" * 100_000,
-        b'{"type":"hello","id":"x","pid":"1"}',
-        b'{"type":"hello","id":"x","pid":1,"more":1}',
-        b'{"type":"hello","id":"x"}',
+        b'{"type":"hello","id":1}',
+        b'{"type":"hello","id":"x","more":1}',
+        b'{"type":"hello"}',
         b'{"type":"exec","id":"x"}',
-        b'{"id":"x","pid":1}',
+        b'{"id":"x"}',
         b"\xff\xfe",
-        b'{"type":"hello","id":"x","pid":1' + b"0" * 5000 + b"}",
+        b'{"type":"shared","id":"x","error":1' + b"0" * 5000 + b"}",
     ],
 )
 def test_malformed_messages_are_nonsense(data: bytes) -> None:

@@ -146,21 +146,20 @@ def _enter_all(
 ) -> Flow[None]:
     """Have the interpreter fork itself into every slot.
 
-    Each stage is begun for all before any is waited for: the interpreter forks while the zygote builds, and
-    the forks wait for their doors while the slots copy files and lock themselves down.
+    Each stage is begun for all before any is waited for: the interpreter forks into one slot while the next
+    ones copy files and lock themselves down.
     """
     for slot in slots:
         slot.parent = core
         core.offspring += 1
-    requests = [_send_out(core, slot) for slot in slots]
     for slot in unfinished:
         yield from await_ready(slot, adopts=True)
     for slot in slots:
         slot.tell({"op": "fill"}, seeds[:1])
+    requests = []
     for slot in slots:
         yield from await_filled(slot)
-        socket.send_fds(slot.data, [b"enter"], slot.doors)
-        slot.close_doors()
+        requests.append(_send_out(core, slot))
     for slot, identifier in zip(slots, requests, strict=True):
         said = yield from speak(core, identifier, b"", protocol.Forked, timeout_s=_FORK_TIMEOUT_S)
         assert isinstance(said, protocol.Forked)
@@ -170,14 +169,15 @@ def _enter_all(
 
 
 def _send_out(core: Core, slot: Core) -> str:
-    """Ask the interpreter for a fork, which will wait for its doors. The name of the request."""
+    """Ask the interpreter for a fork, and give it the doors to go through. The name of the request."""
     slot.functions = dict(core.functions)
     identifier = new_identifier()
     frame = protocol.frame({"type": "fork", "id": identifier})
     slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    sent = socket.send_fds(core.data, [frame], [slot.far_data.fileno()])
+    sent = socket.send_fds(core.data, [frame], [slot.far_data.fileno(), *slot.doors])
     assert sent == len(frame), "an interpreter at rest has read all that it was sent"
     slot.far_data.close()
+    slot.close_doors()
     return identifier
 
 

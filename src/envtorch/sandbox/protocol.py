@@ -102,9 +102,7 @@ class Shared(Said, frozen=True, tag="shared"):
 
 
 class Hello(Said, frozen=True, tag="hello"):
-    """The first word of a fork; `pid` is its process id in its own namespace."""
-
-    pid: int
+    """The first word of a fork."""
 
 
 Message = RunResult | Call | Variables | Forked | Shared | Hello

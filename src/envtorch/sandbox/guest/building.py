@@ -108,11 +108,14 @@ def build_private(
     layers = dict.fromkeys(_LAYER_NAMES.values(), ON) | {"private root": ON, "workspace": ON}
     layers["process table"] = _mount_private(plan)
     PRIVATE.furnish()
+    report = _report(nursery, plan, layers, nursery.ruleset)
     if plan.adopts:
+        # Copying nothing from here to here: when there is something to copy, whoever asked for it waits.
+        _copy_home(os.open(PRIVATE.home, os.O_RDONLY | os.O_DIRECTORY), PRIVATE)
         home = _await_adoption(control, doors)
     if home is not None:
         _copy_home(home, PRIVATE)
-    return _report(nursery, plan, layers, nursery.ruleset)
+    return report
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,16 @@ import os
 import socket
 import stat
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import _exit, chdir, close, dup2, get_inheritable, getcwd, setsid  # names: `init.py` says why
 from os import fork as copy_process
 from os import open as open_file
+from typing import NoReturn
 
 from . import kernel, wire
 from .kernel import drop_capabilities, setns
-from .wire import CLOEXEC, ROOM, descriptors
+from .passage import Passage
 
 _SHARED = b"s "
 """How the permissions of shared memory end; a path with the like in it does no harm."""
@@ -28,7 +30,6 @@ _READ_ONLY_FILES = b"/usr/"
 """Files that nobody in the sandbox can change: what is mapped of them, libc's tables, may stay shared."""
 _LARGEST_COPY = 1 << 30
 _KEPT = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY
-_LONGEST_WORD = 64
 _FLAGS = tuple(kernel.NAMESPACES.values())
 
 
@@ -72,37 +73,69 @@ class Survey:
     files: list[OpenFile]
     mappings: list[Mapping]
     folder: str
+    is_alone: bool
+    """There is one thread, of Python's or of any other kind."""
     chance: object
-    """The state of the module `random`, if there is one."""
+    """The state of the module `random`, if there is one and it will be told of the fork."""
 
 
-def survey(channel: int, workspace: str) -> Survey:
-    files = _shared_files(skip={channel}, home=os.path.dirname(workspace))
-    chance = sys.modules.get("random")
+def survey(given: Sequence[int], workspace: str) -> Survey:
+    """`given` are descriptors that came with the request."""
+    files = _shared_files(skip=set(given), home=os.path.dirname(workspace))
+    is_alone = len(os.listdir("/proc/self/task")) == 1
+    chance = None if is_alone else sys.modules.get("random")
     state = chance.getstate() if chance is not None else None
-    return Survey(files, _shared_mappings(), getcwd(), state)
+    return Survey(files, _shared_mappings(), getcwd(), is_alone, state)
 
 
-def fork(channel: int, identifier: str, workspace: str, survey: Survey) -> Born | int:
-    """In the parent, a process to wait for before anything else is done; in the new sandbox, `Born`.
+def fork(
+    channel: int,
+    doors: Sequence[int],
+    identifier: str,
+    workspace: str,
+    survey: Survey,
+    passage: Passage | None,
+) -> Born | int:
+    """In the parent, a process to wait for before anything else is done, or 0; in the new sandbox, `Born`.
 
-    `channel` is the new sandbox's socket to the owner. The doors to its namespaces, in the order of
-    `NAMESPACES`, come over it once its walls stand, and so does word of a failure to enter them.
+    `channel` is the new sandbox's socket to the owner, who gets word of it as soon as it has dropped its
+    capabilities. `doors` are those to its namespaces, in the order of `NAMESPACES`: its walls stand.
     """
+    hello = wire.frame({"type": "hello", "id": identifier})
     born = Born(socket.SocketType(fileno=channel))
-    passage = copy_process()
-    if passage:
-        born.channel.close()
-        return passage
+    steps = list(zip(doors, _FLAGS, strict=True))
+    is_short = passage is not None and survey.is_alone
     try:
-        _pass(born.channel)
-    except OSError as error:
-        message = f"the fork could not enter its namespaces: {error}"
-        with contextlib.suppress(OSError):
-            wire.Frames(born.channel).send({"type": "forked", "id": identifier, "error": message})
-        _exit(1)
-    drop_capabilities()
-    setsid()  # kill(0, ...) must not reach the process group of the parent
+        process = passage.fork(steps) if passage is not None and is_short else copy_process()
+        if process:
+            born.channel.close()
+            return 0 if is_short else process
+        # From here on in the copy. What it has of the parent's, its socket for one, it must not go on with.
+        try:
+            if not is_short:
+                _go_through(steps)
+            drop_capabilities()
+            setsid()  # kill(0, ...) must not reach the process group of the parent
+            born.channel.sendall(hello)  # now: nobody asks for anything before we listen
+            _settle_in(survey, workspace)
+        except BaseException as error:
+            _give_up(born.channel, identifier, error)
+    finally:
+        for door in doors:
+            close(door)
+    return born
+
+
+def _go_through(steps: Sequence[tuple[int, int]]) -> None:
+    """The long way, in a child; what returns is a process of the new pid namespace."""
+    for door, flag in steps:
+        setns(door, flag)
+    if copy_process():
+        _exit(0)  # a pid namespace holds only the children of whoever entered it
+
+
+def _settle_in(survey: Survey, workspace: str) -> None:
+    """Share nothing with the parent, and be what it was."""
     if survey.chance is not None:
         # The module reseeds itself in every child: an exact copy must not.
         sys.modules["random"].setstate(survey.chance)
@@ -111,25 +144,13 @@ def fork(channel: int, identifier: str, workspace: str, survey: Survey) -> Born 
         _detach(file)
     for mapping in survey.mappings:
         mapping.make_private()
-    return born
 
 
-def _pass(channel: "socket.SocketType") -> None:
-    """Through the doors; what returns is a process of the new pid namespace."""
-    try:
-        word, ancillary, _, _ = channel.recvmsg(_LONGEST_WORD, ROOM, CLOEXEC)
-    except ConnectionError:
-        word = b""
-    if not word:
-        _exit(0)  # the owner has thought better of it
-    doors = descriptors(ancillary)
-    if len(doors) != len(_FLAGS):
-        raise OSError(22, "a fork needs a door to each namespace")
-    for door, flag in zip(doors, _FLAGS, strict=True):
-        setns(door, flag)
-        close(door)
-    if copy_process():
-        _exit(0)  # a pid namespace holds only the children of whoever entered it
+def _give_up(channel: "socket.SocketType", identifier: str, error: BaseException) -> NoReturn:
+    with contextlib.suppress(BaseException):
+        message = f"the fork could not enter its namespaces: {error}"
+        wire.Frames(channel).send({"type": "forked", "id": identifier, "error": message})
+    _exit(1)
 
 
 def _enter_folder(folder: str, workspace: str) -> None:
@@ -159,7 +180,10 @@ def _shared_files(skip: set[int], home: str) -> list[OpenFile]:
 
 def _detach(file: OpenFile) -> None:
     """Make the descriptor one of the new sandbox: the same file of its own workspace, or a dead end."""
-    inheritable = get_inheritable(file.number)
+    try:
+        inheritable = get_inheritable(file.number)
+    except OSError:
+        return  # a thread of the agent's has closed it since
     try:
         opened = open_file(file.path or "/dev/null", file.flags & _KEPT)
     except OSError:

@@ -28,7 +28,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import Any
 
-from . import forking, sharing
+from . import forking, passage, sharing
 from .capture import DISK_ERRORS, Capture
 from .wire import Frames
 
@@ -57,7 +57,9 @@ class Interpreter:
         self._current = ""
         self._listening = False
         self._interrupted = False
+        self._passage = passage.prepare()
         self._passages: list[int] = []
+        """Processes on the long way that takes its place, where there is none."""
         self._survey: forking.Survey | None = None
         self._reserve: mmap | None = None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | None]] = {
@@ -246,38 +248,40 @@ class Interpreter:
         """Between a call and its answer the owner may have us copied. The caller goes on in the original;
         a copy stays here, on top of what it was doing, and answers requests."""
         answer = self._fork(request)
-        assert answer is not None
-        self._frames.send(answer)
-        if answer["type"] == "hello":
+        if answer is None:
             with contextlib.suppress(EOFError, OSError):
                 self.serve()
             os._exit(0)
+        self._frames.send(answer)
 
     def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        channel = self._frames.descriptors.pop(0)
+        """The parent's answer; None in the copy, which has said what there was to say."""
+        given, self._frames.descriptors = self._frames.descriptors, []
+        channel, *doors = given
         try:
             # Of several forks in a row only the first looks around: nothing has happened since.
             if self._survey is None or _something_may_stir():
-                self._survey = forking.survey(channel, self._workspace)
-            born = forking.fork(channel, request["id"], self._workspace, self._survey)
-        except OSError as error:
+                self._survey = forking.survey(given, self._workspace)
+            born = forking.fork(channel, doors, request["id"], self._workspace, self._survey, self._passage)
+        except (OSError, ValueError) as error:
             return {"type": "forked", "id": request["id"], "error": str(error)}
         if not isinstance(born, forking.Born):
-            self._passages.append(born)
+            if born:
+                self._passages.append(born)
             return {"type": "forked", "id": request["id"], "error": None}
         self._passages, self._survey = [], None
         self._frames.restart(born.channel)
         self._process = getpid()
         self._capture.open(self._output)
-        return {"type": "hello", "id": request["id"], "pid": self._process}
+        return None
 
     def _bury_passages(self, *, wait: bool = True) -> None:
         """Wait for the processes through which forks have left, so that the agent never meets them."""
         left = []
-        for passage in self._passages:
+        for process in self._passages:
             with contextlib.suppress(ChildProcessError):  # the agent has its children reaped by the kernel
-                if os.waitpid(passage, 0 if wait else os.WNOHANG) == (0, 0):
-                    left.append(passage)
+                if os.waitpid(process, 0 if wait else os.WNOHANG) == (0, 0):
+                    left.append(process)
         self._passages = left
 
 

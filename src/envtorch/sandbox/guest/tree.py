@@ -81,9 +81,9 @@ def _copy_data(original: int, made: int, size: int) -> None:
     while position < size:
         try:
             position = os.lseek(original, position, os.SEEK_DATA)
+            end = os.lseek(original, position, os.SEEK_HOLE)
         except OSError:
-            break  # nothing but a hole from here on
-        end = os.lseek(original, position, os.SEEK_HOLE)
+            break  # nothing but a hole from here on, or it has become shorter meanwhile
         os.lseek(original, position, os.SEEK_SET)
         os.lseek(made, position, os.SEEK_SET)
         while position < end:

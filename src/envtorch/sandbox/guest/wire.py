@@ -69,6 +69,12 @@ def descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
     return received.tolist()
 
 
+def frame(message: Mapping[str, Any]) -> bytes:
+    # A lone surrogate, which the owner's decoder would rightly refuse, becomes a question mark.
+    data = encode(message).encode("utf-8", "replace")
+    return _LENGTH.pack(len(data)) + data
+
+
 class Frames:
     """Length-prefixed JSON frames on the sandbox's one stream."""
 
@@ -85,9 +91,7 @@ class Frames:
         self.descriptors.clear()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        # A lone surrogate, which the owner's decoder would rightly refuse, becomes a question mark.
-        data = encode(message).encode("utf-8", "replace")
-        self.channel.sendall(_LENGTH.pack(len(data)) + data)
+        self.channel.sendall(frame(message))
 
     def receive(self) -> Any:
         """The next frame. Raises `EOFError` when the owner has gone."""
