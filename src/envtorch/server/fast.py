@@ -14,18 +14,14 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from picows import (
-    WSCloseCode,
-    WSFrame,
-    WSListener,
-    WSMsgType,
+import picows.picows as engine
+from picows.common import (
     WSProtocolError,
-    WSTransport,
     WSUpgradeRequest,
     WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
 )
-from picows import picows as engine
-from picows.common import WSUpgradeResponseWithListener
+from picows.picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from starlette.websockets import WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
