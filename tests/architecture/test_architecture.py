@@ -53,6 +53,88 @@ def test_the_package_itself_imports_nothing_of_weight() -> None:
     assert "pydantic" not in loaded_by("import envtorch")
 
 
+BARE_SERVER = """
+import os, signal, socket, sys, threading
+from envtorch import Action, Environment, Observation, State, create_app, serve
+
+class Still(Environment[Action, Observation, State]):
+    state = State()
+
+    def reset(self):
+        return Observation()
+
+    def step(self, action):
+        return Observation()
+
+listener = socket.create_server(("127.0.0.1", 0))
+
+def ask():
+    with socket.create_connection(listener.getsockname()) as caller:
+        caller.sendall(b"GET /health HTTP/1.1\\r\\nHost: here\\r\\nConnection: close\\r\\n\\r\\n")
+        assert caller.recv(12) == b"HTTP/1.1 200"
+    print(*sys.modules)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+app = create_app(Still)
+threading.Thread(target=ask).start()
+serve(app, listener=listener)
+"""
+
+NOT_FOR_A_BARE_SERVER = {
+    "aiofastnet",  # sockets and TLS of picows' own servers and clients
+    "click",  # uvicorn's command line
+    "envtorch.client",
+    "envtorch.compat",
+    "envtorch.recording",
+    "envtorch.sandbox",
+    "envtorch.server.isolation.nursery",
+    "envtorch.server.workers",
+    "envtorch.web",
+    "html.entities",  # Starlette's page for errors
+    "httpx",
+    "idna",  # the validator of addresses that FastAPI's OpenAPI document has
+    "numpy",
+    "prometheus_client",
+    "python_socks",  # picows' clients, behind proxies
+    "rich",
+    "typer",
+    "uvicorn.main",
+    "uvicorn.supervisors",  # uvicorn's own workers and reloading
+    "watchfiles",
+}
+
+
+def test_a_server_that_has_answered_has_loaded_nothing_it_does_not_use() -> None:
+    printed = subprocess.check_output([sys.executable, "-c", BARE_SERVER], text=True)
+    assert "uvicorn.server" in printed.split()
+    assert not NOT_FOR_A_BARE_SERVER & set(printed.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import uvicorn; assert uvicorn.run is uvicorn.main.callback.__globals__['run']",
+        "from uvicorn import Config, Server, main; from uvicorn.main import run",
+        "import picows; assert callable(picows.ws_connect)",
+        "import html; assert html.escape('<') == '&lt;'",
+        "from html.parser import HTMLParser; HTMLParser().feed('<a>')",
+    ],
+)
+def test_what_a_server_left_unopened_is_there_for_whoever_wants_it(statement: str) -> None:
+    subprocess.check_call([sys.executable, "-c", f"import envtorch.server; {statement}"])
+
+
+def test_the_openapi_document_is_built_when_it_is_asked_for() -> None:
+    code = """
+from envtorch.envs.echo_env.app import app
+from fastapi.openapi.models import OpenAPI
+assert not OpenAPI.__pydantic_complete__
+assert "/step" in app.openapi()["paths"]
+assert OpenAPI.__pydantic_complete__
+"""
+    subprocess.check_call([sys.executable, "-c", code])
+
+
 def test_every_public_name_is_there_and_in_order() -> None:
     assert envtorch.__all__ == sorted(envtorch.__all__)
     for name in envtorch.__all__:
