@@ -18,13 +18,16 @@ from pydantic import BaseModel, ConfigDict
 __all__ = ["leave_unopened", "models_built_when_used"]
 
 UNOPENED: Mapping[str, Mapping[str, str]] = {
+    "aiofastnet": {"Transport": "aiofastnet.transport"},  # picows asks whether a transport is one of its own
     "email_validator": {},  # FastAPI asks whether it is there
     "html": {},  # Starlette's page for errors in debug mode; a table of two thousand entities
+    "orjson": {},  # FastAPI asks whether it is there
+    "pickle": {},  # handlers of `logging` that send records to other machines
     "picows": {},  # its `__init__` is for those who connect and listen with it: TLS, proxies, transports
     "uvicorn": {"Config": "uvicorn.config"},  # its `__init__` is the command line: click, reload, processes
 }
 """Packages of which a server uses modules, or nothing, but not what their `__init__` loads. With each, the
-names that its own modules ask it for, and the homes of those."""
+names that it is asked for all the same, and the homes of those."""
 
 
 class _Unopened:
