@@ -53,6 +53,118 @@ def test_the_package_itself_imports_nothing_of_weight() -> None:
     assert "pydantic" not in loaded_by("import envtorch")
 
 
+BARE_SERVER = """
+import os, signal, socket, sys, threading
+from envtorch import Action, Environment, Observation, State, create_app, serve
+
+class Still(Environment[Action, Observation, State]):
+    state = State()
+
+    def reset(self):
+        return Observation()
+
+    def step(self, action):
+        return Observation()
+
+listener = socket.create_server(("127.0.0.1", 0))
+HANDSHAKE = (
+    "GET /ws HTTP/1.1", "Host: here", "Upgrade: websocket", "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)
+RESET = b'{"type": "reset", "data": {}}'
+
+def say(caller, *lines):
+    caller.sendall("\\r\\n".join([*lines, "", ""]).encode())
+    return caller.recv(12)
+
+def ask():
+    address = listener.getsockname()
+    with socket.create_connection(address) as caller:
+        assert say(caller, "GET /health HTTP/1.1", "Host: here") == b"HTTP/1.1 200"
+    print(*sys.modules)
+    with socket.create_connection(address) as caller:
+        assert say(caller, *HANDSHAKE) == b"HTTP/1.1 101"
+        caller.sendall(bytes([0x81, 0x80 | len(RESET)]) + bytes(4) + RESET)
+        while b"observation" not in caller.recv(4096):
+            pass
+    print(*sys.modules)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+app = create_app(Still)
+threading.Thread(target=ask).start()
+serve(app, listener=listener)
+"""
+
+NOT_FOR_A_BARE_SERVER = {
+    "aiofastnet.ssl_transport",  # sockets and TLS of picows' own servers and clients
+    "click",  # uvicorn's command line
+    "envtorch.client",
+    "envtorch.compat",
+    "envtorch.recording",
+    "envtorch.sandbox",
+    "envtorch.server.isolation.nursery",
+    "envtorch.server.workers",
+    "envtorch.web",
+    "httpx",
+    "idna",  # the validator of addresses that FastAPI's OpenAPI document has
+    "multiprocessing",  # uvicorn's own workers
+    "numpy",
+    "orjson.orjson",
+    "prometheus_client",
+    "python_socks",  # picows' clients, behind proxies
+    "rich",
+    "typer",
+    "uvicorn.main",
+    "uvicorn.supervisors",
+    "watchfiles",
+}
+
+
+@pytest.fixture(scope="module")
+def loaded_by_a_server() -> tuple[set[str], set[str]]:
+    """The modules of a server that has answered one request, and once it has had one session as well."""
+    printed = subprocess.check_output([sys.executable, "-c", BARE_SERVER], text=True)
+    answered, played = printed.splitlines()
+    return set(answered.split()), set(played.split())
+
+
+def test_a_bare_server_has_loaded_nothing_it_does_not_use(
+    loaded_by_a_server: tuple[set[str], set[str]],
+) -> None:
+    answered, _ = loaded_by_a_server
+    assert "uvicorn.server" in answered
+    assert not NOT_FOR_A_BARE_SERVER & answered
+
+
+def test_the_first_session_does_not_wait_for_imports(loaded_by_a_server: tuple[set[str], set[str]]) -> None:
+    answered, played = loaded_by_a_server
+    assert played == answered
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import uvicorn; assert uvicorn.run is uvicorn.main.callback.__globals__['run']",
+        "from uvicorn import Config, Server, main; from uvicorn.main import run",
+        "import picows; assert callable(picows.ws_connect)",
+        "import orjson; assert orjson.loads(orjson.dumps([1])) == [1]",
+    ],
+)
+def test_what_a_server_left_unopened_is_there_for_whoever_wants_it(statement: str) -> None:
+    subprocess.check_call([sys.executable, "-c", f"import envtorch.server; {statement}"])
+
+
+def test_the_openapi_document_is_built_when_it_is_asked_for() -> None:
+    code = """
+from envtorch.envs.echo_env.app import app
+from fastapi.openapi.models import OpenAPI
+assert not OpenAPI.__pydantic_complete__
+assert "/step" in app.openapi()["paths"]
+assert OpenAPI.__pydantic_complete__
+"""
+    subprocess.check_call([sys.executable, "-c", code])
+
+
 def test_every_public_name_is_there_and_in_order() -> None:
     assert envtorch.__all__ == sorted(envtorch.__all__)
     for name in envtorch.__all__:

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import uvicorn
-from fastapi import FastAPI
+from typing import TYPE_CHECKING, Any
 
 from envtorch.compat import activate
 from envtorch.compat.manifest import app_candidates, read_manifest
 from envtorch.env import Environment, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.server import create_app
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 __all__ = ["load_app"]
 
@@ -129,8 +129,10 @@ def _app_in(module: ModuleType, attribute: str) -> Any:
 
 
 @contextmanager
-def _captured_runs() -> Iterator[list[FastAPI | str]]:
+def _captured_runs() -> Iterator["list[FastAPI | str]"]:
     """The applications given to `uvicorn.run` inside the block, which are not run."""
+    import uvicorn  # here, because uvicorn's command line comes with it, and a server has no use for that
+
     captured: list[FastAPI | str] = []
     original, arguments = uvicorn.run, sys.argv
     uvicorn.run = lambda app, *_, **__: captured.append(app)

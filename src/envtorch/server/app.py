@@ -3,19 +3,17 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 
 from envtorch.env import EnvironmentSource, EnvSpec, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
-from envtorch.recording.recorder import Recorder, versions_of
 from envtorch.server.agent_tools import AgentTools
 from envtorch.server.factory import Factory
 from envtorch.server.gate import Gate
 from envtorch.server.http import HttpDoor
-from envtorch.server.isolation.nursery import Nursery
 from envtorch.server.keys import Keys
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.mcp_http import McpDoor
@@ -25,6 +23,9 @@ from envtorch.server.tracing import spans
 from envtorch.server.websocket import SocketDoor
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
+
+if TYPE_CHECKING:
+    from envtorch.server.isolation.nursery import Nursery
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
 
@@ -91,6 +92,9 @@ class HTTPEnvServer:
 
         One file per server process, made when the first call comes; see `envtorch.recording`.
         """
+        # Here, so that only a server that records pays for what writes, reads and replays recordings.
+        from envtorch.recording.recorder import Recorder, versions_of
+
         recorder = Recorder(
             directory,
             environment=self.spec.name,
@@ -100,9 +104,12 @@ class HTTPEnvServer:
         )
         self.sessions.record(recorder)
 
-    def _nursery(self, isolation: str, preludes: Sequence[str] = ()) -> Nursery:
+    def _nursery(self, isolation: str, preludes: Sequence[str] = ()) -> "Nursery":
         if isolation != "process":
             raise ConfigurationError(f"isolation is 'process' or left out, not {isolation!r}")
+        # Here, so that a server with no processes to look after does not load what looks after them.
+        from envtorch.server.isolation.nursery import Nursery
+
         return Nursery.of(self._factory, self.spec, preludes=preludes)
 
     @property

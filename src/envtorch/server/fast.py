@@ -10,22 +10,19 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from picows import (
-    WSCloseCode,
-    WSFrame,
-    WSListener,
-    WSMsgType,
+import picows.picows as engine
+from picows.common import (
     WSProtocolError,
-    WSTransport,
     WSUpgradeRequest,
     WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
 )
-from picows import picows as engine
-from picows.common import WSUpgradeResponseWithListener
+from picows.picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from starlette.websockets import WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -36,6 +33,9 @@ __all__ = ["FastLine", "FastProtocol"]
 
 logger = logging.getLogger("envtorch.server.socket")
 logger.setLevel(logging.CRITICAL)  # a peer that breaks the WebSocket protocol is told so; we need not be
+
+with suppress(ImportError):  # where it is installed, picows loads it with the first socket, which would wait
+    import_module("aiofastnet.transport")
 
 WSProtocol: Any = vars(engine)["WSProtocol"]  # without a type stub, but what picows' own server is made of
 

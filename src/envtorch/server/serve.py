@@ -10,7 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import uvicorn
+from uvicorn.config import Config
+from uvicorn.server import Server
 
 from envtorch.server.fast import FastProtocol
 from envtorch.server.gate import Gate
@@ -37,9 +38,9 @@ UNANSWERED_S = 30
 """How long sent bytes may stay unacknowledged, by the peer's kernel, before its connection is dead."""
 
 
-def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
+def uvicorn_config(app: Any, **options: Any) -> Config:
     """uvicorn's configuration for `app`; `options` are uvicorn's own and win over ours."""
-    return uvicorn.Config(
+    return Config(
         app,
         **{
             "ws": FastProtocol,
@@ -52,10 +53,10 @@ def uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
     )
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(Server):
     """Stops in order: nothing new, running calls answered or given up on, then everything closed."""
 
-    def __init__(self, config: uvicorn.Config, sessions: Sessions | None, *, drain_s: float) -> None:
+    def __init__(self, config: Config, sessions: Sessions | None, *, drain_s: float) -> None:
         super().__init__(config)
         self._sessions = sessions
         self._drain_s = drain_s

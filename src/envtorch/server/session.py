@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextvars import Context, ContextVar
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from envtorch.errors import (
     Cancelled,
@@ -22,7 +22,6 @@ from envtorch.protocol.host import EnvironmentHost, Host
 from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.protocol.wire import Reply
-from envtorch.recording.recorder import Recorder
 from envtorch.server.mailbox import Cancel, Delivery, Done
 from envtorch.server.metrics import Meter
 from envtorch.server.outcomes import Outcome, Settled, SharedOutcome, as_future, is_pending, look_at, settle
@@ -31,6 +30,9 @@ from envtorch.server.slots import Names
 from envtorch.server.tracing import Span
 from envtorch.server.turn import Turn
 from envtorch.types import SessionInfo
+
+if TYPE_CHECKING:  # only a server that records loads it
+    from envtorch.recording.recorder import Recorder
 
 __all__ = ["Holder", "Session"]
 
@@ -60,7 +62,7 @@ class Upkeep(Protocol):
     is_plain: bool
     """Whether a call needs nothing around it: nobody traces or records, and the server is not about to
     stop."""
-    recorder: Recorder | None
+    recorder: "Recorder | None"
 
     def forget(self, session: "Session") -> None:
         """The session is closed: its slot is free."""

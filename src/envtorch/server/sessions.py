@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from envtorch.errors import (
     Draining,
@@ -17,16 +17,18 @@ from envtorch.errors import (
 )
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.host import EnvironmentHost, Host
-from envtorch.recording.recorder import Recorder
 from envtorch.server.elsewhere import Alone, Neighbours
 from envtorch.server.factory import Factory
-from envtorch.server.isolation.nursery import Nursery
 from envtorch.server.metrics import Meter
 from envtorch.server.runner import Housed, InlineRunner, build
 from envtorch.server.session import Session
 from envtorch.server.slots import Names, Room, Slots
 from envtorch.server.tracing import Span, no_span
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
+
+if TYPE_CHECKING:  # only a server that records, or that isolates, loads them
+    from envtorch.recording.recorder import Recorder
+    from envtorch.server.isolation.nursery import Nursery
 
 __all__ = ["Sessions"]
 
@@ -54,7 +56,7 @@ class Sessions:
         factory: Factory,
         codec: Codec[Any, Any, Any],
         config: ConcurrencyConfig,
-        nursery: Nursery | None = None,
+        nursery: "Nursery | None" = None,
     ) -> None:
         self.factory = factory
         self.config = config
@@ -251,11 +253,11 @@ class Sessions:
         self.span = span
         self.is_plain = span is no_span and self.recorder is None and not self.draining
 
-    def record(self, recorder: Recorder) -> None:
+    def record(self, recorder: "Recorder") -> None:
         """Write every call down: each then goes through its session's `host`."""
         self.recorder, self.is_plain = recorder, False
 
-    def isolate(self, nursery: Nursery) -> None:
+    def isolate(self, nursery: "Nursery") -> None:
         """From the first session on, environments live in processes of their own."""
         self._nursery = nursery
 
