@@ -212,7 +212,7 @@ class Session:
         for session in sessions:
             session.steps += 1
             session._active_at = now
-            session.ledger.renew(id, outcome, acknowledged)
+        Ledger.renew_all((session.ledger for session in sessions), id, outcome, acknowledged)
 
     def outcome(self, id: int | str) -> Outcome | None:
         """What request `id` came to, or will; None for one that was not taken."""
