@@ -103,6 +103,19 @@ class CartOfRows(Cart):
         return [one.step(action) for one, action in zip(environments, actions, strict=True)]
 
 
+class AwaitedCart(Cart):
+    """Is awaited alone, and stepped with others all the same."""
+
+    BLOCKING = True
+
+    async def reset_async(self, seed: int | None = None, start: float = 0.0) -> Seen:
+        return self.reset(seed, start)
+
+    async def step_async(self, action: Push) -> Seen:
+        await asyncio.sleep(0.1 if action.word == "slow" else 0)
+        return self.step(action)
+
+
 class CartOnThread(Cart):
     BLOCKING = True
 
@@ -126,7 +139,7 @@ def no_calls() -> None:
     Cart.calls.clear()
 
 
-@pytest.fixture(scope="module", params=[Cart, CartOfRows])
+@pytest.fixture(scope="module", params=[Cart, CartOfRows, AwaitedCart])
 def server(request: pytest.FixtureRequest) -> Iterator[Running]:
     with running(create_app(request.param, max_concurrent_envs=4 * COUNT)) as running_server:
         yield running_server
@@ -419,6 +432,26 @@ def test_a_mixture_of_classes_steps_one_by_one() -> None:
         envs.reset()
         result = envs.step([Push(force=1), Push(force=2)])
     assert [one.position for one in result.observations] == [1.0, 2.0]
+
+
+def test_one_that_is_still_awaited_has_its_turn_first() -> None:
+    with (
+        running(create_app(AwaitedCart, max_concurrent_envs=2)) as server,
+        extended(server) as wire,
+    ):
+        for ch in range(2):
+            assert "together" in wire.open(ch)["supports"]
+        both = {"ch": [0, 1], "columns": {"force": [2.0, 2.0]}}
+        wire.say({"type": "step", "id": 1, "ch": 0, "data": {"force": 1.0, "word": "slow"}})
+        wire.say({"type": "steps", "id": 2, "ch": 9, "data": both})
+        heard: list[dict[str, Any]] = []
+        while len(heard) < 3:
+            heard += wire.hear()
+        assert [(one["id"], one.get("ch", 0)) for one in heard] == [(2, 1), (1, 0), (2, 0)]
+        assert [one["data"]["observation"]["position"] for one in heard] == [2.0, 1.0, 3.0]
+        assert not Cart.calls
+        wire.ask(type="steps", id=3, ch=9, data={"ch": [0, 1], "columns": {"force": [1.0, 1.0]}})
+        assert Cart.calls == [2]
 
 
 def test_a_new_episode_begins_with_the_next_step_of_columns(server: Running) -> None:

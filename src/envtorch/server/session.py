@@ -99,7 +99,7 @@ class Session:
         self.socket_attached = False
         self.close_when_detached = False
         self.ledger: Ledger[Outcome] = Ledger(is_pending)
-        self._immediate = runner.immediate
+        self._immediate, self._joins = runner.immediate, runner.joins
         self._start = runner.start
         self._started: tuple[int, Cancel] | None = None
         self._request_id: int | None = None
@@ -152,11 +152,8 @@ class Session:
 
         None when there is something to wait for: then nothing was done.
         """
-        host = self._immediate
-        if host is None:
-            return None
-        upkeep = self._upkeep
-        if not upkeep.is_plain or self._turn.is_taken or self._gone is not None:
+        host, upkeep = self._immediate, self._upkeep
+        if host is None or not upkeep.is_plain or self._turn.is_taken or self._gone is not None:
             return None
         began = self._active_at = upkeep.meter.clock()
         try:
@@ -165,7 +162,7 @@ class Session:
             self._count(began, error)
             raise
         if reply is None:
-            self._immediate = None
+            self.wants_awaiting()
             return None
         self.steps += 1
         upkeep.meter.stepped(began)
@@ -197,9 +194,10 @@ class Session:
         """
         hosts = []
         for session in sessions:
-            host = session._immediate
-            is_ready = host is not None and session._gone is None and not session._turn.is_taken
-            if host is None or not is_ready or id <= session.ledger.newest:
+            host = session._joins
+            if host is None or session._gone is not None or session._turn.is_taken:
+                return None
+            if id <= session.ledger.newest:
                 return None
             hosts.append(host)
         return hosts
@@ -226,11 +224,13 @@ class Session:
     @property
     def steps_together(self) -> bool:
         """Whether the environment's author wrote how it steps together with others."""
-        return self._immediate is not None and self._immediate.step_many is not None
+        return self._joins is not None and self._joins.step_many is not None
 
     def wants_awaiting(self) -> None:
         """The environment's step turned out to be a coroutine."""
         self._immediate = None
+        if not self.steps_together:
+            self._joins = None
 
     @property
     def meter(self) -> Meter:
