@@ -346,6 +346,36 @@ def test_sessions_stay_sessions(server: Running) -> None:
     assert Cart.calls[-1] == 3
 
 
+def test_a_channel_that_changed_hands_leads_to_its_new_session(server: Running) -> None:
+    """However often the same channels were asked together before."""
+    both = {"ch": [0, 1], "columns": {"force": [1.0, 1.0]}}
+    with extended(server) as wire, extended(server) as other:
+        wire.open(0)
+        first = wire.open(1)
+        for id in (1, 2):
+            wire.ask(type="steps", id=id, ch=9, data=both)
+        other.ask(type="attach", id=3, ch=0, data={"token": first["token"]})
+        refused = {one["ch"]: one for one in both_answers(wire, id=3, data=both)}
+        assert refused[1]["data"]["code"] == "SESSION_ERROR", "it is no longer here"
+        wire.ask(type="session", id=4, ch=1)
+        wire.ask(type="steps", id=5, ch=9, data=both)
+        steps = [wire.ask(type="state", id=6 + ch, ch=ch)["data"]["step_count"] for ch in (0, 1)]
+        assert steps == [4, 1]
+        assert other.ask(type="state", id=6, ch=0)["data"]["step_count"] == 2
+        for ch in (0, 1):
+            wire.close(ch)
+        other.close(0)
+
+
+def both_answers(wire: Any, *, id: int, data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers of two sessions that are not answered together."""
+    wire.say({"type": "steps", "id": id, "ch": 9, "data": data})
+    heard: list[dict[str, Any]] = []
+    while len(heard) < 2:
+        heard += [{"ch": 0} | one for one in wire.hear()]
+    return heard
+
+
 @pytest.mark.parametrize("format", [JSON, MSGPACK], ids=lambda format: format.name)
 def test_a_repeated_id_gets_each_sessions_share(server: Running, format: Format) -> None:
     with extended(server, format) as wire:
