@@ -179,8 +179,11 @@ class VectorSessions:
         asked = owed.get(channels[0]) if channels else None
         is_whole = asked is not None and asked.id == id and asked.missing == len(channels)
         if asked is not None and is_whole and channels == asked.channels:
-            asked.missing = 0
-            deque(map(owed.__delitem__, channels), 0)  # the usual case: a request is answered in one piece
+            asked.missing = 0  # the usual case: a request is answered in one piece
+            if len(owed) == len(channels):
+                owed.clear()
+            else:
+                deque(map(owed.__delitem__, channels), 0)
             return
         for channel in channels:
             asked = owed.get(channel)
