@@ -40,7 +40,7 @@ class VectorResult(Generic[ObsT]):
     def column(self, name: str) -> Any:
         """One field of all observations: the list or array that came, or one made of the observations.
 
-        Where the values are plain, of environments that step together, and on the MessagePack wire, this makes
+        Where values are plain, of environments that step together, and on the MessagePack wire, this makes
         no observation.
         """
         columns = self._columns()
