@@ -42,11 +42,11 @@ PROCESS = Contender(
     "process", "EnvTorch, process isolation", "bench.servers.ours", ("process",), is_family=True
 )
 TOGETHER = Contender(
-    "together", "EnvTorch, environments that step together (`step_many`)", "bench.servers.ours", ("together",)
+    "together", "EnvTorch, class with `step_many`, objects in JSON", "bench.servers.ours", ("together",)
 )
 COLUMNS = Contender(
     "columns",
-    "EnvTorch, step together (`step_many`), columns in MessagePack",
+    "EnvTorch, class with `step_many`, columns in MessagePack",
     "bench.servers.ours",
     ("together",),
 )
@@ -63,6 +63,14 @@ THEIRS_BEST = Contender(
     ("async", "uvloop"),
     is_theirs=True,
 )
+THEIRS_TOGETHER = Contender(
+    "openenv-together",
+    "OpenEnv 0.10.0, class with `step_many`, uvloop",
+    "bench.servers.theirs",
+    ("together", "uvloop"),
+    is_theirs=True,
+)
+"""Their best again, on the class that ours steps together; OpenEnv calls its `step_async`."""
 PICTURES = Contender("pictures", "EnvTorch, MessagePack", "bench.servers.ours", ("pictures",))
 THEIR_PICTURES = Contender(
     "openenv-pictures",
@@ -78,7 +86,7 @@ OUR_IMPORT = Contender("envtorch-import", "EnvTorch", "")
 THEIR_IMPORT = Contender("openenv-import", "OpenEnv 0.10.0", "", is_theirs=True)
 
 ALL = (ECHO, HANDLER, INLINE, ASYNC, THREAD, ASGI, PROCESS, THEIRS, THEIRS_ASYNC, THEIRS_BEST,
-    TOGETHER, COLUMNS, PICTURES, THEIR_PICTURES, BARE_HTTP, BATCH, INTERPRETER,
+    THEIRS_TOGETHER, TOGETHER, COLUMNS, PICTURES, THEIR_PICTURES, BARE_HTTP, BATCH, INTERPRETER,
     OUR_IMPORT, THEIR_IMPORT)  # fmt: skip
 BY_KEY = {contender.key: contender for contender in ALL}
 

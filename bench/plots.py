@@ -25,6 +25,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "openenv": {"color": "tab:red", "marker": "o"},
     "openenv-async": {"color": "tab:orange", "marker": "s"},
     "openenv-best": {"color": "tab:brown", "marker": "^"},
+    "openenv-together": {"color": "tab:red", "marker": "P"},
 }
 Panel = tuple[str, str, str]
 """A value, its heading, and the scale of its axis."""

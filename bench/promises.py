@@ -11,7 +11,10 @@ TOO_BUSY = 0.1
 
 @dataclass(frozen=True)
 class Promise:
-    """`ours` over `theirs`, of one value at one size, at least or at most so much."""
+    """`ours` over `theirs`, of one value at one size, at least or at most so much.
+
+    With neither it is no promise: a figure to be seen beside one that is.
+    """
 
     what: str
     measure: str
@@ -30,8 +33,9 @@ class Promise:
     def asked(self) -> str:
         if self.at_least is not None:
             return f"at least {times(self.at_least, is_better_high=True)}"
-        assert self.at_most is not None
-        return f"at most {times(self.at_most, is_better_high=False)}"
+        if self.at_most is not None:
+            return f"at most {times(self.at_most, is_better_high=False)}"
+        return "no promise"
 
     def found(self, records: Records) -> tuple[str, str]:
         """The ratio, and whether the promise is kept."""
@@ -39,7 +43,9 @@ class Promise:
             ratio = records.ratio(self.measure, self.ours, self.theirs, self.size, self.value).median
         except Failed as why:
             return "", str(why)
-        high = self.at_least is not None
+        high = self.at_most is None
+        if self.at_least is None and self.at_most is None:
+            return times(ratio, is_better_high=high), "for information"
         is_kept = ratio >= self.at_least if self.at_least is not None else ratio <= (self.at_most or 0)
         verdict = "kept" if is_kept else "not kept"
         waited = records.waited(self.measure, (self.ours, self.theirs), self.size)
@@ -75,15 +81,23 @@ PROMISES: tuple[Promise | Successes, ...] = (
     Promise("Blocking client, p50, inline", "client", "inline", "openenv", 1, "p50_us", at_most=1 / 4),
     Promise("Blocking client, p50, thread", "client", "thread", "openenv", 1, "p50_us", at_most=1 / 4),
     Promise(
-        "`VectorEnv(256)`, steps/s, to OpenEnv's best: `step_many`, columns",
-        "batch", "columns", "openenv-best", 256, "steps_per_s", at_least=40,
+        "`VectorEnv(256)`, steps/s, to OpenEnv's best: one class with `step_many`, columns",
+        "batch", "columns", "openenv-together", 256, "steps_per_s", at_least=40,
     ),
     Promise(
-        "`VectorEnv(256)`, steps/s, to OpenEnv's best: the same class",
-        "batch", "inline", "openenv-best", 256, "steps_per_s", at_least=40,
+        "`VectorEnv(256)`, steps/s, to a bare batch: the same",
+        "batch", "columns", "batch", 256, "steps_per_s", at_least=1 / 3,
     ),
     Promise(
-        "`VectorEnv(256)`, steps/s, to a bare batch: the same class",
+        "`VectorEnv(256)`, steps/s, to OpenEnv's best: one class with `step_many`, objects in JSON",
+        "batch", "together", "openenv-together", 256, "steps_per_s",
+    ),
+    Promise(
+        "`VectorEnv(256)`, steps/s, to OpenEnv's best: one class with `step` only",
+        "batch", "inline", "openenv-best", 256, "steps_per_s",
+    ),
+    Promise(
+        "`VectorEnv(256)`, steps/s, to a bare batch: a class with `step` only",
         "batch", "inline", "batch", 256, "steps_per_s", at_least=1 / 3,
     ),
     Successes("16,384 sessions at once, async environment", "async", 16384, 99.9),

@@ -69,15 +69,15 @@ def echo(base: Any, colour: str, module: str | None = None) -> Served:
 
 
 def together(base: Any) -> Served:
-    """The echo again, of an author who wrote how many of them step at once: another class, only ours.
+    """The echo again, of an author who also wrote how many of them step at once.
 
-    It counts in a number of its own, and makes a state when somebody asks for it.
+    It is one class for both frameworks: where nobody asks for `step_many`, it is a method more. It counts in
+    a number of its own, so that its `step` does less than the plain echo's, and makes a state when asked.
     """
-    _, say, said = echo(base, "inline")
+    _, say, said = echo(base, "async")
 
     class EchoTogether(base.Environment):  # type: ignore[misc]
         SUPPORTS_CONCURRENT_SESSIONS = True
-        BLOCKING = False
 
         def __init__(self) -> None:
             super().__init__()
@@ -87,12 +87,27 @@ def together(base: Any) -> Served:
             self.steps = 0
             return said(message="ready")
 
+        async def reset_async(self, seed: Any = None, episode_id: Any = None, **kwargs: Any) -> Any:
+            return self.reset()
+
         def step(self, action: Any, timeout_s: Any = None, **kwargs: Any) -> Any:
+            if action.wait_s:
+                time.sleep(action.wait_s)
+            return self._answer(action)
+
+        async def step_async(self, action: Any, timeout_s: Any = None, **kwargs: Any) -> Any:
+            if action.wait_s:
+                await asyncio.sleep(action.wait_s)
+            return self._answer(action)
+
+        def _answer(self, action: Any) -> Any:
             self.steps += 1
             return said(message="x" * action.size if action.size else action.message, reward=1.0)
 
         @classmethod
         def step_many(cls, environments: Any, actions: Any) -> Any:
+            if any(actions.column("wait_s")):
+                time.sleep(max(actions.column("wait_s")))
             for environment in environments:
                 environment.steps += 1
             messages = actions.column("message")

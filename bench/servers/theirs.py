@@ -1,4 +1,4 @@
-"""OpenEnv, serving the echo: `python -m bench.servers.theirs FD thread|async|pictures [uvloop]`
+"""OpenEnv, serving: `python -m bench.servers.theirs FD thread|async|together|pictures [uvloop]`
 
 Runs where OpenEnv is installed. Its install brings uvicorn without uvloop and httptools; with `uvloop` it
 gets both.
@@ -13,16 +13,25 @@ from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 
-from bench.servers.environment import echo, pictures
+from bench.servers.environment import Served, echo, pictures, together
 
 CAPACITY = 20_000
 
 
+def served(kind: str) -> Served:
+    """The environment that is called so."""
+    base = SimpleNamespace(Action=Action, Observation=Observation, State=State, Environment=Environment)
+    match kind:
+        case "pictures":
+            return pictures(base, as_lists=True)
+        case "together":
+            return together(base)
+    return echo(base, kind)
+
+
 def main(descriptor: int, kind: str, *how: str) -> None:
     listener = socket.socket(fileno=descriptor)
-    base = SimpleNamespace(Action=Action, Observation=Observation, State=State, Environment=Environment)
-    served = pictures(base, as_lists=True) if kind == "pictures" else echo(base, kind)
-    app = create_app(*served, max_concurrent_envs=CAPACITY)
+    app = create_app(*served(kind), max_concurrent_envs=CAPACITY)
     fast = "uvloop" in how
     config = uvicorn.Config(
         app,

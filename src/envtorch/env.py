@@ -99,8 +99,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         `check_env` looks at: any of them may be stepped alone at any time. What it raises is the failure of
         all its steps.
 
-        A server calls it for the sessions that a `VectorEnv` steps together, where environments are plain and
-        `BLOCKING` is False.
+        A server calls it for the sessions that a `VectorEnv` steps together, where environments live on its
+        event loop: because they await, or because `BLOCKING` is False.
         """
         return [environment.step(action) for environment, action in zip(environments, actions, strict=True)]
 

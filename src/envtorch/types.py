@@ -5,11 +5,11 @@ plain dataclasses and plain pydantic models that inherit from none of them are w
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic._internal._model_construction import ModelMetaclass  # it has no public name
-from pydantic.json_schema import SkipJsonSchema
+from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
 from typing_extensions import TypeVar
 
 __all__ = [
@@ -30,6 +30,11 @@ __all__ = [
 
 Scalar = bool | int | float
 """What a reward may be. The wire keeps the kind: `True` stays `true`, `1` stays `1`."""
+
+_KINDS_OF_REWARD = {"anyOf": [{"type": kind} for kind in ("boolean", "integer", "number", "null")]}
+_Reward = Annotated[float | int | bool | None, WithJsonSchema(_KINDS_OF_REWARD)]
+"""`Scalar | None`. A union is tried in order until one fits exactly, and most rewards are floats; the other
+way round, this field cost more than any other. The schema has OpenEnv's order."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
@@ -79,7 +84,7 @@ class Observation(_Value):
     """
 
     done: bool = Field(default=False, description="Whether the episode has terminated")
-    reward: bool | int | float | None = Field(default=None, description="Reward signal from the last action")
+    reward: _Reward = Field(default=None, description="Reward signal from the last action")
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="Additional metadata for the observation"
     )

@@ -24,6 +24,13 @@ def test_a_promise_is_kept_or_not() -> None:
     assert (FASTER.asked(), CHEAPER.asked()) == ("at least 8.0x", "at most 1/8.0")
 
 
+def test_a_figure_of_which_nothing_was_promised_is_told_and_not_judged() -> None:
+    seen = Promise("rate", "steps", "inline", "openenv", 64, "steps_per_s")
+    assert seen.asked() == "no promise"
+    assert seen.found(steps(700, 10)) == ("7.0x", "for information")
+    assert seen.found(Records([])) == ("", "not measured")
+
+
 def test_a_promise_that_was_not_measured_or_failed_is_not_kept() -> None:
     assert FASTER.found(Records([])) == ("", "not measured")
     broken = Records([*steps(900, 10).all, Record("steps", "inline", 64, 1, errors=["a step was lost"])])

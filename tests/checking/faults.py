@@ -63,6 +63,16 @@ class Together(Sound):
         }
 
 
+class TogetherAwaited(Together):
+    BLOCKING = True
+
+    async def reset_async(self, seed: int | None = None, episode_id: str | None = None) -> Seen:
+        return self.reset(seed, episode_id)
+
+    async def step_async(self, action: Move) -> Seen:
+        return self.step(action)
+
+
 class TogetherInTheWrongOrder(Together):
     @classmethod
     def step_many(cls, environments: Sequence[Together], actions: Actions[Move]) -> Any:

@@ -64,8 +64,9 @@ def test_a_step_many_that_nobody_calls_is_warned_of(fault: type[faults.Sound], w
     assert any(finding.check == "together" and words in finding.message for finding in report.findings)
 
 
-def test_environments_that_step_together_are_in_order() -> None:
-    report = check_env(faults.Together, actions=ACTIONS, reward_range=(0, 1))
+@pytest.mark.parametrize("kind", [faults.Together, faults.TogetherAwaited])
+def test_environments_that_step_together_are_in_order(kind: type[faults.Sound]) -> None:
+    report = check_env(kind, actions=ACTIONS, reward_range=(0, 1))
     assert not [finding for finding in report.findings if finding.check == "together"], str(report)
     assert "together" in report.checks
 

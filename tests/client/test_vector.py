@@ -153,6 +153,72 @@ def test_the_failure_of_one_does_not_lose_the_others(envs: Vector) -> None:
     assert envs.step([Move()] * COUNT).errors == {}, "and the one that failed goes on"
 
 
+class Told(Observation):
+    """Nothing but plain values."""
+
+    position: int = 0
+    word: str | None = None
+
+
+class Teller(Environment[Move, Told, State]):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    BLOCKING = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = State()
+
+    def reset(self, seed: int | None = None) -> Told:
+        self._state = State()
+        return Told(position=seed or 0)
+
+    def step(self, action: Move) -> Told:
+        self._state.step_count += 1
+        if action.do == "fail":
+            raise RuntimeError("stumbled")
+        metadata = {"by": action.by} if action.do == "note" else {}
+        position = self._state.step_count * action.by
+        if action.do == "unsayable":
+            return Told(position=2**70, word="\ud800")
+        return Told(position=position, word=action.do or None, reward=action.by, metadata=metadata)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+class TellerEnv(EnvClient[Move, Told, State]):
+    pass
+
+
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+@pytest.mark.parametrize("do", ["", "note", "fail", "unsayable"])
+def test_plain_observations_are_those_of_single_clients(wire: Any, do: str) -> None:
+    with (
+        running(create_app(Teller, max_concurrent_envs=COUNT + 1)) as server,
+        TellerEnv.vector(server.url, COUNT, wire=wire) as envs,
+        TellerEnv(server.url, wire=wire) as alone,
+    ):
+        envs.reset(seed=1)
+        alone.reset(seed=1)
+        for number in range(3):
+            moves = [Move(by=number + place) for place in range(COUNT)]
+            result, one = envs.step(moves), alone.step(moves[2])
+            assert result[2] == one
+            assert result[2].observation.model_fields_set <= set(Told.model_fields)
+            assert result.column("position") == [(number + 1) * move.by for move in moves]
+        result = envs.step([Move(by=place, do=do if place == 3 else "") for place in range(COUNT)])
+        if do in ("fail", "unsayable"):
+            assert list(result.errors) == [3]
+            assert isinstance(result.errors[3], EnvironmentFailed)
+        elif do == "note":
+            assert result[3].metadata == {"by": 3} == result.observations[3].metadata
+        assert [result[place].observation.position for place in range(COUNT) if place != 3] == [
+            4 * place for place in range(COUNT) if place != 3
+        ]
+        assert [state.step_count for state in envs.state()] == [4] * COUNT
+
+
 def test_an_invalid_action_is_its_own_sessions_business(server: Running) -> None:
     class Dicts(EnvClient[dict[str, Any], dict[str, Any], dict[str, Any]]):
         pass

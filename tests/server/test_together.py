@@ -103,6 +103,19 @@ class CartOfRows(Cart):
         return [one.step(action) for one, action in zip(environments, actions, strict=True)]
 
 
+class AwaitedCart(Cart):
+    """Is awaited alone, and stepped with others all the same."""
+
+    BLOCKING = True
+
+    async def reset_async(self, seed: int | None = None, start: float = 0.0) -> Seen:
+        return self.reset(seed, start)
+
+    async def step_async(self, action: Push) -> Seen:
+        await asyncio.sleep(0.1 if action.word == "slow" else 0)
+        return self.step(action)
+
+
 class CartOnThread(Cart):
     BLOCKING = True
 
@@ -126,7 +139,7 @@ def no_calls() -> None:
     Cart.calls.clear()
 
 
-@pytest.fixture(scope="module", params=[Cart, CartOfRows])
+@pytest.fixture(scope="module", params=[Cart, CartOfRows, AwaitedCart])
 def server(request: pytest.FixtureRequest) -> Iterator[Running]:
     with running(create_app(request.param, max_concurrent_envs=4 * COUNT)) as running_server:
         yield running_server
@@ -333,6 +346,36 @@ def test_sessions_stay_sessions(server: Running) -> None:
     assert Cart.calls[-1] == 3
 
 
+def test_a_channel_that_changed_hands_leads_to_its_new_session(server: Running) -> None:
+    """However often the same channels were asked together before."""
+    both = {"ch": [0, 1], "columns": {"force": [1.0, 1.0]}}
+    with extended(server) as wire, extended(server) as other:
+        wire.open(0)
+        first = wire.open(1)
+        for id in (1, 2):
+            wire.ask(type="steps", id=id, ch=9, data=both)
+        other.ask(type="attach", id=3, ch=0, data={"token": first["token"]})
+        refused = {one["ch"]: one for one in both_answers(wire, id=3, data=both)}
+        assert refused[1]["data"]["code"] == "SESSION_ERROR", "it is no longer here"
+        wire.ask(type="session", id=4, ch=1)
+        wire.ask(type="steps", id=5, ch=9, data=both)
+        steps = [wire.ask(type="state", id=6 + ch, ch=ch)["data"]["step_count"] for ch in (0, 1)]
+        assert steps == [4, 1]
+        assert other.ask(type="state", id=6, ch=0)["data"]["step_count"] == 2
+        for ch in (0, 1):
+            wire.close(ch)
+        other.close(0)
+
+
+def both_answers(wire: Any, *, id: int, data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers of two sessions that are not answered together."""
+    wire.say({"type": "steps", "id": id, "ch": 9, "data": data})
+    heard: list[dict[str, Any]] = []
+    while len(heard) < 2:
+        heard += [{"ch": 0} | one for one in wire.hear()]
+    return heard
+
+
 @pytest.mark.parametrize("format", [JSON, MSGPACK], ids=lambda format: format.name)
 def test_a_repeated_id_gets_each_sessions_share(server: Running, format: Format) -> None:
     with extended(server, format) as wire:
@@ -419,6 +462,26 @@ def test_a_mixture_of_classes_steps_one_by_one() -> None:
         envs.reset()
         result = envs.step([Push(force=1), Push(force=2)])
     assert [one.position for one in result.observations] == [1.0, 2.0]
+
+
+def test_one_that_is_still_awaited_has_its_turn_first() -> None:
+    with (
+        running(create_app(AwaitedCart, max_concurrent_envs=2)) as server,
+        extended(server) as wire,
+    ):
+        for ch in range(2):
+            assert "together" in wire.open(ch)["supports"]
+        both = {"ch": [0, 1], "columns": {"force": [2.0, 2.0]}}
+        wire.say({"type": "step", "id": 1, "ch": 0, "data": {"force": 1.0, "word": "slow"}})
+        wire.say({"type": "steps", "id": 2, "ch": 9, "data": both})
+        heard: list[dict[str, Any]] = []
+        while len(heard) < 3:
+            heard += wire.hear()
+        assert [(one["id"], one.get("ch", 0)) for one in heard] == [(2, 1), (1, 0), (2, 0)]
+        assert [one["data"]["observation"]["position"] for one in heard] == [2.0, 1.0, 3.0]
+        assert not Cart.calls
+        wire.ask(type="steps", id=3, ch=9, data={"ch": [0, 1], "columns": {"force": [1.0, 1.0]}})
+        assert Cart.calls == [2]
 
 
 def test_a_new_episode_begins_with_the_next_step_of_columns(server: Running) -> None:

@@ -40,7 +40,8 @@ class VectorResult(Generic[ObsT]):
     def column(self, name: str) -> Any:
         """One field of all observations: the list or array that came, or one made of the observations.
 
-        Of environments that step together, and on the MessagePack wire, this makes no observation.
+        Where values are plain, of environments that step together, and on the MessagePack wire, this makes
+        no observation.
         """
         columns = self._columns()
         return columns[name] if name in columns else [_field(one, name) for one in self.observations]

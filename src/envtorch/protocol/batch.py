@@ -4,9 +4,10 @@ A `steps` request names the channels it is for and has one action for each. What
 together travels as columns: all observations, all rewards, all `done`s. One validation reads all actions and
 one serialisation writes all observations, which is most of what a step costs.
 
-In MessagePack the fields of the observations are columns themselves, and arrays of one shape become one
-array with one more dimension, which the client gets as a view of the frame it came in. Environments that step
-together may give such columns themselves, and actions may come as columns.
+Where they can be, the fields of the observations are columns themselves: in JSON when their values are plain
+ones, in MessagePack always, where arrays of one shape become one array with one more dimension, which the
+client gets as a view of the frame it came in. Environments that step together may give such columns
+themselves, and actions may come as columns.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from envtorch.protocol.envelope import (
     ENVELOPE,
     ENVELOPE_FIELDS,
     encode_observation_alone,
-    envelopes_of,
+    envelope_columns,
     numbers_of,
 )
 from envtorch.protocol.formats import JSON, READ_ERRORS, Format
@@ -83,7 +84,7 @@ class Columns(msgspec.Struct, frozen=True, omit_defaults=True):
     observation: msgspec.Raw = NOTHING
     """A list of observations."""
     fields: msgspec.Raw = NOTHING
-    """Or, in MessagePack and of environments that step together, a column for each of their fields."""
+    """Or a column for each of their fields."""
     metadata: list[Any] | None = None
     terminated: list[bool] | None = None
     truncated: list[bool] | None = None
@@ -94,14 +95,17 @@ def write_columns(observations: Sequence[object], channels: list[int], format: F
 
     Raises `EnvironmentFailed` when one of them cannot be encoded; which one, only one by one will tell.
     """
-    envelopes = map(list, zip(*envelopes_of(observations), strict=True))
-    columns = _beside(channels, *envelopes)
-    fields = _fields(observations) if format is not JSON else None
     try:
-        if fields is not None:
-            return format.write(columns | {"fields": fields})
-        return format.write(columns | {"observation": msgspec.Raw(_rows(observations, format))})
-    except TypeError as error:
+        plain = _plain_columns(observations) if format is JSON else None
+        if plain is not None:
+            fields, beside = plain
+            return format.write(_beside(channels, *beside) | {"fields": fields})
+        told = _beside(channels, *envelope_columns(observations))
+        columns = _fields(observations) if format is not JSON else None
+        if columns is not None:
+            return format.write(told | {"fields": columns})
+        return format.write(told | {"observation": msgspec.Raw(_rows(observations, format))})
+    except (TypeError, ValueError, OverflowError) as error:
         raise EnvironmentFailed(f"an observation cannot be encoded: {error}") from error
 
 
@@ -125,7 +129,7 @@ def write_together(kind: type, given: Mapping[str, Any], channels: list[int], fo
         ]
         told = _beside(channels, *beside) | {"fields": _written(fields, format)}
         return format.write(told)
-    except (ValueError, TypeError, PydanticSerializationError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, PydanticSerializationError, RecursionError) as error:
         raise EnvironmentFailed(f"what step_many gave cannot be sent: {error}") from error
 
 
@@ -179,6 +183,21 @@ def _list_writer(kind: type) -> SchemaSerializer:
     if found is None:
         found = _list_writers[kind] = TypeAdapter(list[kind]).serializer  # type: ignore[valid-type]
     return found
+
+
+def _plain_columns(observations: Sequence[Any]) -> tuple[dict[str, Any], list[list[Any]]] | None:
+    """A column for each field, and those that go beside them; None where one has more than plain values."""
+    kind = type(observations[0])
+    table, names = table_of(kind), _plain_fields(kind)
+    if table is None or names is None or set(map(type, observations)) != {kind}:
+        return None
+    try:
+        columns = table.columns(observations, table.fields)
+        beside = [columns[name] for name in ENVELOPE_FIELDS]
+    except KeyError:  # it is no `Observation` of ours, or was made without validation
+        return None
+    fields = {name: columns[name] for name in names}
+    return (fields, beside) if all(map(table.is_plain, fields, fields.values())) else None
 
 
 def _fields(observations: Sequence[Any]) -> dict[str, Any] | None:

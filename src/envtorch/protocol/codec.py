@@ -78,10 +78,16 @@ class Codec(Generic[ActT, ObsT, StateT]):
         if table is None:
             return None
         try:
-            columns = table.checked(format.read(payload), count)
+            fitting = table.fitting(format.read(payload), count)
         except Exception:  # which one is wrong, and how, is found out one by one
             return None
-        return Actions(count, lambda: self._actions.validate_python(rows_of(columns)), columns)
+        columns = table.filled(fitting, count)
+
+        def make() -> list[ActT]:
+            made = table.made(fitting, count)
+            return self._actions.validate_python(rows_of(columns)) if made is None else made
+
+        return Actions(count, make, columns)
 
     def encode_columns(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
         """Actions as columns; None when they have to be written one by one."""
@@ -170,12 +176,29 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
     ) -> list[ObsT]:
         """The observations in columns, with their rewards."""
+        made = self._made(fields, rewards, dones)
+        if made is not None:
+            return made
         if self._takes_rewards_later:
             observations = _fit(self._observations, rows_of(fields), "observations")
             return self._with_rewards(observations, rewards, dones)
         beside = {"reward": rewards, "done": dones}
         fields = {**fields, **{name: beside[name] for name in self._lifted}}
         return _fit(self._observations, rows_of(fields), "observations")
+
+    def _made(
+        self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT] | None:
+        """`decode_fields`, with no row in between; None when there has to be one."""
+        table = table_of(self.spec.observation) if self._takes_rewards_later else None
+        if table is None:
+            return None
+        try:
+            fitting = table.fitting(fields, len(rewards))
+        except ValueError:  # which row is wrong, and how, is found out with rows
+            return None
+        beside = {"reward": rewards, "done": dones} if self._lifted else {}
+        return table.made(fitting, len(rewards), beside)
 
     @cached_property
     def _takes_rewards_later(self) -> bool:

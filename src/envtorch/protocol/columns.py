@@ -4,18 +4,26 @@ A column is validated as a whole, by pydantic or by its dtype, so that values wh
 need never become objects.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
+
+from envtorch.protocol.making import maker_of
 
 __all__ = ["Table", "as_lists", "is_array", "rows_of", "table_of"]
 
 _SCALARS = {bool: "b", int: "iu", float: "fiu"}
 """The kinds of dtype that hold nothing but values of a type."""
 _SIMPLE = (bool, int, float, str, bytes, NoneType)
+_HARMLESS = {
+    "arbitrary_types_allowed", "defer_build", "extra", "from_attributes", "frozen", "hide_input_in_errors",
+    "json_schema_extra", "protected_namespaces", "title", "use_attribute_docstrings", "validate_assignment",
+}  # fmt: skip
+"""What a class may be configured with that says nothing of its fields' values."""
 
 
 class Table:
@@ -25,24 +33,50 @@ class Table:
         self.kind = kind
         self.fields: dict[str, FieldInfo] = dict(kind.model_fields)
         self._defaults = {name: _default_of(field) for name, field in self.fields.items()}
+        self._required = {name for name, field in self.fields.items() if field.is_required()}
+        self._maker = maker_of(kind, self.fields, _shared_defaults(self.fields))
+        self.shown = tuple(name for name, field in self.fields.items() if not field.exclude)
+        """The fields that travel."""
         self._lists: dict[str, TypeAdapter[list[Any]]] = {}
         self._dtypes = {name: _dtypes_of(field) for name, field in self.fields.items()}
         self._exact = {name: _exact_types_of(field) for name, field in self.fields.items()}
+        self._hollow = {name: _container_of(field) for name, field in self.fields.items()}
 
     def checked(self, columns: Mapping[str, Any], count: int) -> dict[str, Any]:
         """All columns of the class, each with `count` values that fit; those left out have their defaults.
 
         Raises `ValueError`, which names the column.
         """
+        return self.filled(self.fitting(columns, count), count)
+
+    def filled(self, fitting: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """All columns of the class; those left out have their defaults."""
+        return {
+            name: fitting[name] if name in fitting else self._default(name, count) for name in self.fields
+        }
+
+    def fitting(self, columns: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """`checked`, of the columns that are there: those left out stay out."""
         unknown = [name for name in columns if name not in self.fields]
         if unknown:
             raise ValueError(
                 f"{self.kind.__name__} has no field {unknown[0]!r}; it has {', '.join(self.fields)}"
             )
-        return {
-            name: self._checked(name, columns[name], count) if name in columns else self._default(name, count)
-            for name in self.fields
-        }
+        for name in self._required - columns.keys():
+            raise ValueError(f"there is no column {name!r}, which every {self.kind.__name__} has")
+        return {name: self._checked(name, column, count) for name, column in columns.items()}
+
+    def made(
+        self, columns: Mapping[str, Any], count: int, beside: Mapping[str, Any] = {}
+    ) -> list[Any] | None:
+        """Values of the class, of columns that fit; None of a class whose values pydantic has to make.
+
+        What is in `beside` they have, too, as if nobody had set it.
+        """
+        if self._maker is None:
+            return None
+        lists = {name: as_lists(column) for name, column in columns.items()}
+        return self._maker.make(lists, count, beside)
 
     def _checked(self, name: str, column: Any, count: int) -> Any:
         if not _is_column(column):
@@ -57,6 +91,8 @@ class Table:
             column = column.tolist()
         if self._exact[name].issuperset(map(type, column)):
             return column  # most are, and this is the shortest way to know it
+        if {self._hollow[name]}.issuperset(map(type, column)) and not any(column):
+            return column  # as nearly all metadata is: nothing in it could be wrong
         try:
             return self._list_of(name).validate_python(column)
         except ValidationError as error:
@@ -78,15 +114,23 @@ class Table:
 
     def _default(self, name: str, count: int) -> list[Any]:
         fill = self._defaults[name]
-        if fill is None:
-            raise ValueError(f"there is no column {name!r}, which every {self.kind.__name__} has")
+        assert fill is not None, "a field without a default is always there"
         return fill(count)
 
-    def columns(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The columns of values of exactly this class. Raises `KeyError` when one of them lacks a field."""
+    def columns(self, values: Sequence[Any], names: Iterable[str] | None = None) -> dict[str, list[Any]]:
+        """The columns of values of exactly this class: of these fields, or of all that travel.
+
+        Raises `KeyError` when a value lacks one of them.
+        """
         own = [value.__dict__ for value in values]
-        shown = [name for name, field in self.fields.items() if not field.exclude]
-        return {name: [each[name] for each in own] for name in shown}
+        return {name: [each[name] for each in own] for name in (self.shown if names is None else names)}
+
+    def is_plain(self, name: str, column: list[Any]) -> bool:
+        """Whether there is but one way to write its values as JSON."""
+        kinds = set(map(type, column))
+        if bytes in kinds:
+            return False
+        return kinds <= self._exact[name] or (kinds <= {self._hollow[name]} and not any(column))
 
 
 def table_of(kind: type) -> Table | None:
@@ -112,6 +156,7 @@ def _find_table(kind: type) -> Table | None:
         or own.model_serializers
         or own.computed_fields
         or any(_is_special(field) for field in kind.model_fields.values())
+        or not _HARMLESS.issuperset(kind.model_config)
         or hasattr(kind, "__post_init__")
         or kind.model_post_init is not BaseModel.model_post_init
         or getattr(kind.model_validate, "__func__", None)
@@ -121,9 +166,10 @@ def _find_table(kind: type) -> Table | None:
 
 
 def _is_special(field: FieldInfo) -> bool:
-    """Whether it is called otherwise on the wire, or its default depends on the other fields."""
+    """Whether it is called otherwise on the wire, or there is more to its values than its type says."""
     is_renamed = field.alias or field.validation_alias or field.serialization_alias
-    return bool(is_renamed or field.default_factory_takes_validated_data)
+    has_own_default = field.default_factory_takes_validated_data or field.validate_default
+    return bool(is_renamed or has_own_default or field.discriminator)
 
 
 def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -165,15 +211,35 @@ def _default_of(field: FieldInfo) -> Callable[[int], list[Any]] | None:
     return lambda count: [field.get_default() for _ in range(count)]
 
 
+def _shared_defaults(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
+    """The defaults that are the same object for all."""
+    return {
+        name: field.default
+        for name, field in fields.items()
+        if not field.is_required() and field.default_factory is None and type(field.default) in _SIMPLE
+    }
+
+
 def _exact_types_of(field: FieldInfo) -> frozenset[type]:
     """Classes whose objects are values of a field for sure, with nothing more to look at."""
-    hints = () if field.metadata else _alternatives(field.annotation)
+    hints = () if _is_limited(field) else _alternatives(field.annotation)
     return frozenset(hint for hint in hints if hint in _SIMPLE)
+
+
+def _container_of(field: FieldInfo) -> type | None:
+    """The class of containers whose empty ones are values of a field, whatever it wants in them."""
+    kind = get_origin(field.annotation) or field.annotation
+    return kind if kind in (dict, list) and not _is_limited(field) else None
+
+
+def _is_limited(field: FieldInfo) -> bool:
+    """Whether values of its type may not be values of the field."""
+    return any(not isinstance(said, WithJsonSchema | SkipJsonSchema) for said in field.metadata)
 
 
 def _dtypes_of(field: FieldInfo) -> str | None:
     """The kinds of dtype whose arrays are columns of a field as they are; None for all of them."""
-    if field.metadata:
+    if _is_limited(field):
         return ""  # its values are limited, and each has to be looked at
     hints = _alternatives(field.annotation)
     if any(hint is Any or _is_an_array_type(hint) for hint in hints):

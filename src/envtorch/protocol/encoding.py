@@ -56,7 +56,7 @@ def encode(
         if exclude and isinstance(value, dict):
             value = {key: item for key, item in value.items() if key not in exclude}
         return to_json(value, fallback=fallback, inf_nan_mode="null")
-    except (PydanticSerializationError, Unencodable, ValueError, RecursionError) as error:
+    except (PydanticSerializationError, Unencodable, ValueError, OverflowError, RecursionError) as error:
         raise blame(complaint(value, error)) from error
 
 

@@ -23,8 +23,8 @@ __all__ = [
     "Encoded",
     "encode_observation",
     "encode_observation_alone",
+    "envelope_columns",
     "envelope_of",
-    "envelopes_of",
     "flag",
     "number_of",
     "numbers_of",
@@ -80,14 +80,15 @@ def envelope_of(observation: Any) -> Sequence[Any]:
     return [getattr(observation, name, default) for name, default in ENVELOPE_FIELDS.items()]
 
 
-def envelopes_of(observations: Sequence[Any]) -> list[Sequence[Any]]:
-    """`envelope_of`, for many."""
+def envelope_columns(observations: Sequence[Any]) -> Sequence[list[Any]]:
+    """`envelope_of`, for many: a list of all rewards, one of all `done`s, and so on."""
     if _writers.keys() >= set(map(type, observations)):
+        own = [one.__dict__ for one in observations]
         try:
-            return [_of_model(one.__dict__) for one in observations]
+            return [[each[name] for each in own] for name in ENVELOPE_FIELDS]
         except KeyError:  # one was made without validation
             pass
-    return list(map(envelope_of, observations))
+    return list(map(list, zip(*map(envelope_of, observations), strict=True)))
 
 
 def flag(value: object) -> bool | None:

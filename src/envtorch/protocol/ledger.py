@@ -1,6 +1,6 @@
 """Exactly once: which requests a session has taken, and what it answered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from envtorch.errors import ProtocolError
@@ -46,15 +46,22 @@ class Ledger(Generic[T]):
             del self._outcomes[oldest]
 
     def renew(self, id: int, outcome: T, acknowledged: int | None) -> None:
-        """`acknowledge` and `take` in one, for callers who do it for many ledgers at once."""
-        if acknowledged is not None and acknowledged >= self.newest:
-            self._outcomes.clear()  # all arrived, so none is pending
-            self._outcomes[id] = outcome
-            self.newest = id
-            return
-        if acknowledged is not None:
-            self.acknowledge(acknowledged)
-        self.take(id, outcome)
+        """`acknowledge` and `take` in one."""
+        self.renew_all((self,), id, outcome, acknowledged)
+
+    @classmethod
+    def renew_all(cls, ledgers: "Iterable[Ledger[T]]", id: int, outcome: T, acknowledged: int | None) -> None:
+        """`renew`, for many sessions that were asked as one."""
+        arrived = -1 if acknowledged is None else acknowledged
+        for ledger in ledgers:
+            outcomes = ledger._outcomes
+            if arrived >= ledger.newest:
+                outcomes.clear()  # all arrived, so none is pending
+                outcomes[id] = outcome
+                ledger.newest = id
+            else:
+                ledger.acknowledge(arrived)
+                ledger.take(id, outcome)
 
     def acknowledge(self, through: int) -> None:
         """The caller has every reply up to this number: they need not be kept."""

@@ -1,6 +1,7 @@
 """The client's half of many sessions on one socket: what is asked, what is still owed, and what came."""
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -176,9 +177,13 @@ class VectorSessions:
         """Nothing is owed any more by these channels, which answered request `id` together."""
         owed = self._owed
         asked = owed.get(channels[0]) if channels else None
-        is_all = asked is not None and asked.id == id and asked.missing == len(channels) == len(owed)
-        if asked is not None and is_all and channels == asked.channels:
-            owed.clear()  # the usual case: all that is owed is answered in one piece
+        is_whole = asked is not None and asked.id == id and asked.missing == len(channels)
+        if asked is not None and is_whole and channels == asked.channels:
+            asked.missing = 0  # the usual case: a request is answered in one piece
+            if len(owed) == len(channels):
+                owed.clear()
+            else:
+                deque(map(owed.__delitem__, channels), 0)
             return
         for channel in channels:
             asked = owed.get(channel)

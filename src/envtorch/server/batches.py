@@ -9,6 +9,7 @@ from envtorch.protocol.batch import Steps, pick, write_columns, write_together
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost, blamed
 from envtorch.protocol.wire import Reply
+from envtorch.server.lineups import Lineup
 from envtorch.server.outcomes import Settled, SharedOutcome
 from envtorch.server.session import Session
 from envtorch.together import Actions
@@ -21,7 +22,7 @@ class KeptSteps(SharedOutcome):
 
     __slots__ = ("_columns", "_format", "_session_ids")
 
-    def __init__(self, columns: bytes, session_ids: list[str], format: Format) -> None:
+    def __init__(self, columns: bytes, session_ids: Sequence[str], format: Format) -> None:
         self._columns, self._session_ids, self._format = columns, session_ids, format
 
     def share_of(self, session_id: str) -> Reply:
@@ -36,19 +37,13 @@ class Batch:
     """
 
     def __init__(
-        self,
-        sessions: list[Session],
-        hosts: list[EnvironmentHost],
-        actions: Actions[Any],
-        channels: list[int],
-        id: int,
-        format: Format,
-        acknowledged: int | None,
+        self, lineup: Lineup, actions: Actions[Any], id: int, format: Format, acknowledged: int | None
     ) -> None:
-        self._sessions, self._hosts, self._actions = sessions, hosts, actions
-        self._channels, self._id, self._format = channels, id, format
-        self._acknowledged = acknowledged
-        self._meter = sessions[0].meter
+        self._lineup, self._actions = lineup, actions
+        self._sessions, self._session_ids = lineup.sessions, lineup.session_ids
+        self._channels = lineup.channels
+        self._id, self._format, self._acknowledged = id, format, acknowledged
+        self._meter = self._sessions[0].meter
         self._began = self._meter.clock()
         self.apart: list[int] = []
         """The channels that are answered each by itself: their outcomes are in their ledgers."""
@@ -57,39 +52,26 @@ class Batch:
 
     @classmethod
     def of(
-        cls,
-        asked: Steps,
-        channels: Mapping[int, Session],
-        *,
-        id: int,
-        format: Format,
-        acknowledged: int | None,
+        cls, asked: Steps, lineup: Lineup, *, id: int, format: Format, acknowledged: int | None
     ) -> "Batch | None":
         """The steps that were asked for; None when one of them has to wait, and nothing was done."""
-        wanted = set(asked.ch)
-        if len(wanted) != len(asked.ch) or not channels.keys() >= wanted:
+        if not Session.may_join(lineup.sessions, id):
             return None
-        sessions = [channels[channel] for channel in asked.ch]
-        hosts = Session.may_join(sessions, id)
-        if not hosts:
+        actions = _actions(asked, lineup.hosts[0], format)
+        if actions is None or len(actions) != len(lineup.hosts):
             return None
-        actions = _actions(asked, hosts[0], format)
-        if actions is None or len(actions) != len(hosts):
-            return None
-        return cls(sessions, hosts, actions, asked.ch, id, format, acknowledged)
+        return cls(lineup, actions, id, format, acknowledged)
 
     def run(self) -> bytes | None:
         """The data of the reply, for all that could be stepped; None when nobody could."""
-        step_many = self._hosts[0].step_many
-        if step_many is not None and len({type(host.environment) for host in self._hosts}) == 1:
-            return self._run_together(step_many)
-        return self._run_in_turn()
+        step_many = self._lineup.step_many
+        return self._run_in_turn() if step_many is None else self._run_together(step_many)
 
     def _run_in_turn(self) -> bytes | None:
         observations: list[Any] = []
         left_out: list[int] = []
         take = observations.append
-        for host, action in zip(self._hosts, self._actions, strict=True):
+        for host, action in zip(self._lineup.hosts, self._actions, strict=True):
             try:
                 take(host.bare_step(action))
             except (Exception, SystemExit) as error:
@@ -104,15 +86,15 @@ class Batch:
 
     def _run_together(self, step_many: Callable[[Sequence[Any], Actions[Any]], Any]) -> bytes | None:
         try:
-            given = step_many([host.environment for host in self._hosts], self._actions)
+            given = step_many(self._lineup.environments, self._actions)
         except (Exception, SystemExit) as error:
             self._fail_all(blamed("step_many", error), error)
             return None
         try:
             if isinstance(given, Mapping):
-                kind = self._hosts[0].observation_class
+                kind = self._lineup.hosts[0].observation_class
                 return self._kept(write_together(kind, given, self._channels, self._format))
-            return self._keep(_observations(given, len(self._hosts)))
+            return self._keep(_observations(given, len(self._channels)))
         except EnvTorchError as error:
             self._fail_all(error)
             return None
@@ -122,6 +104,7 @@ class Batch:
         out = set(places)
         self._sessions = [one for place, one in enumerate(self._sessions) if place not in out]
         self._channels = [one for place, one in enumerate(self._channels) if place not in out]
+        self._session_ids = [session.id for session in self._sessions]
 
     def _postpone(self, observations: list[Any]) -> list[Any]:
         """Set those aside that turned out to be coroutines: none of them has begun."""
@@ -144,11 +127,11 @@ class Batch:
     def _kept(self, columns: bytes) -> bytes:
         """The steps were taken, and this is the answer to all of them."""
         self._meter.stepped_together(self._began, len(self._sessions))
-        self._note_kept(columns, self._sessions)
+        self._note_kept(columns, self._sessions, self._session_ids)
         return columns
 
-    def _note_kept(self, columns: bytes, sessions: list[Session]) -> None:
-        kept = KeptSteps(columns, [session.id for session in sessions], self._format)
+    def _note_kept(self, columns: bytes, sessions: Sequence[Session], session_ids: Sequence[str]) -> None:
+        kept = KeptSteps(columns, session_ids, self._format)
         Session.joined(sessions, self._id, kept, self._acknowledged, self._began)
 
     def _one_by_one(self, observations: list[Any]) -> None:
@@ -160,7 +143,7 @@ class Batch:
             except EnvTorchError as error:
                 self._fail(session, channel, error)
             else:
-                self._note_kept(columns, [session])
+                self._note_kept(columns, [session], [session.id])
                 self.apart.append(channel)
                 encoded += 1
         self._meter.stepped_together(self._began, encoded)

@@ -40,6 +40,7 @@ from envtorch.server.batches import Batch
 from envtorch.server.elsewhere import LivesElsewhere
 from envtorch.server.express import ExpressDelivery
 from envtorch.server.lines import Line
+from envtorch.server.lineups import Lineups
 from envtorch.server.mailbox import Mailbox
 from envtorch.server.mcp import RpcDoor
 from envtorch.server.outcomes import Outcome
@@ -70,6 +71,7 @@ class ExtendedConversation:
         self._mode = mode
         self._may_step = mode is ServerMode.SIMULATION
         self._channels: dict[int, Session] = {}
+        self._lineups = Lineups()
         self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
         self._mailbox = Mailbox.of(asyncio.get_running_loop())
@@ -96,6 +98,7 @@ class ExtendedConversation:
             for session in set(self._channels.values()):
                 session.drop(self)
             self._channels.clear()
+            self._lineups.forget()
             self._far.close()
 
     # In.
@@ -161,6 +164,7 @@ class ExtendedConversation:
         if message.type == "close":
             # Now, not when its task gets to run: by then the socket may be gone, and the session detached.
             del self._channels[message.ch]
+            self._lineups.forget()
             self._spawn(self._control(message, partial(self._release, session)))
             return
         if message.ack is not None:
@@ -217,7 +221,10 @@ class ExtendedConversation:
         everybody = range(len(asked.ch))
         if message.timeout_s is not None or not self._may_batch:
             return everybody
-        batch = Batch.of(asked, self._channels, id=id, format=self._format, acknowledged=message.ack)
+        lineup = self._lineups.of(asked.ch, self._channels)
+        if lineup is None:
+            return everybody
+        batch = Batch.of(asked, lineup, id=id, format=self._format, acknowledged=message.ack)
         if batch is None:
             return everybody
         columns = batch.run()
@@ -375,6 +382,7 @@ class ExtendedConversation:
     def lost(self, session: Session) -> None:
         """Another socket has taken a session over."""
         self._channels = {ch: held for ch, held in self._channels.items() if held is not session}
+        self._lineups.forget()
         self._far_lost()
 
     def _far_lost(self) -> None:

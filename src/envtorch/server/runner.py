@@ -53,6 +53,10 @@ class Runner(Protocol):
         """The environment's host, where it may be called right here and never waits; else None."""
 
     @property
+    def joins(self) -> EnvironmentHost | None:
+        """The environment's host, where its step may be taken right here with those of others; else None."""
+
+    @property
     def start(self) -> Start | None:
         """How to begin a step with no task around it, where there is a way."""
 
@@ -87,6 +91,7 @@ class InlineRunner:
 
     def __init__(self, host: EnvironmentHost) -> None:
         self.immediate = host if host.colour is Colour.SYNC else None
+        self.joins = self.immediate if host.step_many is None else host
         self.start: Start | None = partial(_start_on_loop, host) if self.immediate is None else None
 
     async def run(self, flow: Work[T]) -> T:
@@ -105,7 +110,7 @@ class ThreadRunner:
     The thread is a daemon: an environment that hangs must not keep a stopped server from exiting.
     """
 
-    immediate = None
+    immediate = joins = None
     start: Start | None = None
     can_stop = False
     delivers = True
@@ -178,7 +183,7 @@ class ThreadRunner:
 class LoopThreadRunner:
     """On a thread with an event loop of its own: for environments that both await and block."""
 
-    immediate = None
+    immediate = joins = None
     start = None
     can_stop = delivers = False
     ended = None

@@ -18,7 +18,7 @@ from envtorch.errors import (
     TimedOut,
 )
 from envtorch.protocol.formats import JSON, Format
-from envtorch.protocol.host import EnvironmentHost, Host
+from envtorch.protocol.host import Host
 from envtorch.protocol.ledger import Ledger
 from envtorch.protocol.phases import Event, Phase, advance
 from envtorch.protocol.wire import Reply
@@ -102,7 +102,7 @@ class Session:
         self.socket_attached = False
         self.close_when_detached = False
         self.ledger: Ledger[Outcome] = Ledger(is_pending)
-        self._immediate = runner.immediate
+        self._immediate, self.joins = runner.immediate, runner.joins
         self._start = runner.start
         self._started: tuple[int, Cancel] | None = None
         self._request_id: int | None = None
@@ -155,11 +155,8 @@ class Session:
 
         None when there is something to wait for: then nothing was done.
         """
-        host = self._immediate
-        if host is None:
-            return None
-        upkeep = self._upkeep
-        if not upkeep.is_plain or self._turn.is_taken or self._gone is not None:
+        host, upkeep = self._immediate, self._upkeep
+        if host is None or not upkeep.is_plain or self._turn.is_taken or self._gone is not None:
             return None
         began = self._active_at = upkeep.meter.clock()
         try:
@@ -168,7 +165,7 @@ class Session:
             self._count(began, error)
             raise
         if reply is None:
-            self._immediate = None
+            self.wants_awaiting()
             return None
         self.steps += 1
         upkeep.meter.stepped(began)
@@ -195,19 +192,17 @@ class Session:
     # Steps taken together with those of other sessions.
 
     @staticmethod
-    def may_join(sessions: "Iterable[Session]", id: int) -> list[EnvironmentHost] | None:
-        """The hosts of sessions that can all answer request `id`, a new one, at once; else None.
+    def may_join(sessions: "Iterable[Session]", id: int) -> bool:
+        """Whether all of these can answer request `id`, a new one, at once.
 
         This and `joined` are what a batch costs each of its sessions, and therefore loops.
         """
-        hosts = []
         for session in sessions:
-            host = session._immediate
-            is_ready = host is not None and session._gone is None and not session._turn.is_taken
-            if host is None or not is_ready or id <= session.ledger.newest:
-                return None
-            hosts.append(host)
-        return hosts
+            if session.joins is None or session._gone is not None or session._turn.is_taken:
+                return False
+            if id <= session.ledger.newest:
+                return False
+        return True
 
     @staticmethod
     def joined(
@@ -217,7 +212,7 @@ class Session:
         for session in sessions:
             session.steps += 1
             session._active_at = now
-            session.ledger.renew(id, outcome, acknowledged)
+        Ledger.renew_all([session.ledger for session in sessions], id, outcome, acknowledged)
 
     def outcome(self, id: int | str) -> Outcome | None:
         """What request `id` came to, or will; None for one that was not taken."""
@@ -231,7 +226,7 @@ class Session:
     @property
     def steps_together(self) -> bool:
         """Whether the environment's author wrote how it steps together with others."""
-        return self._immediate is not None and self._immediate.step_many is not None
+        return self.joins is not None and self.joins.step_many is not None
 
     @property
     def delivers(self) -> bool:
@@ -241,6 +236,8 @@ class Session:
     def wants_awaiting(self) -> None:
         """The environment's step turned out to be a coroutine."""
         self._immediate = None
+        if not self.steps_together:
+            self.joins = None
 
     @property
     def meter(self) -> Meter:

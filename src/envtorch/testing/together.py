@@ -25,12 +25,12 @@ def together(subject: Subject) -> Iterator[Finding]:
         if "step_many" in vars(kind):
             yield _warning("step_many is no classmethod, and no server calls it", "put @classmethod above it")
         return
-    if colour is not Colour.SYNC or kind.BLOCKING:
+    if colour is Colour.MIXED or (colour is Colour.SYNC and kind.BLOCKING):
         yield _warning(
             "step_many is called only where environments live on the event loop",
-            "set BLOCKING = False if its steps take microseconds; else it does nothing",
+            "set BLOCKING = False if its steps take microseconds, or await; else it does nothing",
         )
-    if colour is Colour.SYNC:
+    if colour is not Colour.MIXED:
         yield from _compared(subject)
 
 

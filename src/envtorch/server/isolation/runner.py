@@ -49,7 +49,7 @@ class Keeping(Protocol):
 class ProcessRunner:
     """One environment, one process, one socket to it."""
 
-    immediate = None
+    immediate = joins = None
     start = None
     can_stop = True
     delivers = False
