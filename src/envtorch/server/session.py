@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextvars import Context, ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from envtorch.errors import (
     Cancelled,
@@ -27,14 +27,11 @@ from envtorch.server.metrics import Meter
 from envtorch.server.outcomes import Outcome, Settled, SharedOutcome, as_future, is_pending, look_at, settle
 from envtorch.server.runner import Housed, Runner, as_ours
 from envtorch.server.slots import Names
-from envtorch.server.tracing import Span
 from envtorch.server.turn import Turn
+from envtorch.server.upkeep import Holder, Upkeep
 from envtorch.types import SessionInfo
 
-if TYPE_CHECKING:  # only a server that records loads it
-    from envtorch.recording.recorder import Recorder
-
-__all__ = ["Holder", "Session"]
+__all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,31 +41,6 @@ REQUEST_ID: ContextVar[int | str | None] = ContextVar("request_id", default=None
 T = TypeVar("T")
 V = TypeVar("V")
 Work = Generator[Any, Any, T]
-
-
-class Holder(Protocol):
-    """A socket that has taken a session up."""
-
-    def lost(self, session: "Session") -> None:
-        """Another socket has taken the session over."""
-
-
-class Upkeep(Protocol):
-    """What a session needs of the server around it."""
-
-    meter: Meter
-    draining: bool
-    span: Span
-    is_plain: bool
-    """Whether a call needs nothing around it: nobody traces or records, and the server is not about to
-    stop."""
-    recorder: "Recorder | None"
-
-    def forget(self, session: "Session") -> None:
-        """The session is closed: its slot is free."""
-
-    def busy(self, change: int) -> None:
-        """That many more calls run."""
 
 
 class Session:
