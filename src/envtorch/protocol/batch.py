@@ -124,7 +124,7 @@ def write_together(kind: type, given: Mapping[str, Any], channels: list[int], fo
         checked = table.checked(given, len(channels))
         fields = {name: checked[name] for name in names}
         beside = [
-            as_lists(checked[name]) if name in checked else [default] * len(channels)
+            as_lists(checked[name]) if table.says(name, checked) else [default] * len(channels)
             for name, default in ENVELOPE_FIELDS.items()
         ]
         told = _beside(channels, *beside) | {"fields": _written(fields, format)}

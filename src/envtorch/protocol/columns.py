@@ -4,7 +4,7 @@ A column is validated as a whole, by pydantic or by its dtype, so that values wh
 need never become objects.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -42,18 +42,16 @@ class Table:
         self._exact = {name: _exact_types_of(field) for name, field in self.fields.items()}
         self._hollow = {name: _container_of(field) for name, field in self.fields.items()}
 
-    def checked(self, columns: Mapping[str, Any], count: int) -> dict[str, Any]:
+    def checked(self, columns: Mapping[str, Any], count: int) -> "Filled":
         """All columns of the class, each with `count` values that fit; those left out have their defaults.
 
         Raises `ValueError`, which names the column.
         """
         return self.filled(self.fitting(columns, count), count)
 
-    def filled(self, fitting: Mapping[str, Any], count: int) -> dict[str, Any]:
+    def filled(self, fitting: Mapping[str, Any], count: int) -> "Filled":
         """All columns of the class; those left out have their defaults."""
-        return {
-            name: fitting[name] if name in fitting else self._default(name, count) for name in self.fields
-        }
+        return Filled(fitting, self._defaults, count)
 
     def fitting(self, columns: Mapping[str, Any], count: int) -> dict[str, Any]:
         """`checked`, of the columns that are there: those left out stay out."""
@@ -112,11 +110,6 @@ class Table:
         dtypes = self._dtypes[name]
         return dtypes is None or (array.ndim == 1 and array.dtype.kind in dtypes)
 
-    def _default(self, name: str, count: int) -> list[Any]:
-        fill = self._defaults[name]
-        assert fill is not None, "a field without a default is always there"
-        return fill(count)
-
     def columns(self, values: Sequence[Any], names: Iterable[str] | None = None) -> dict[str, list[Any]]:
         """The columns of values of exactly this class: of these fields, or of all that travel.
 
@@ -125,12 +118,51 @@ class Table:
         own = [value.__dict__ for value in values]
         return {name: [each[name] for each in own] for name in (self.shown if names is None else names)}
 
+    def says(self, name: str, columns: "Filled") -> bool:
+        """Whether there is anything in a column: it was given, or its defaults are no empty containers."""
+        return columns.was_given(name) or (
+            name in self.fields and self.fields[name].default_factory is not dict
+        )
+
     def is_plain(self, name: str, column: list[Any]) -> bool:
         """Whether there is but one way to write its values as JSON."""
         kinds = set(map(type, column))
         if bytes in kinds:
             return False
         return kinds <= self._exact[name] or (kinds <= {self._hollow[name]} and not any(column))
+
+
+class Filled(Mapping[str, Any]):
+    """All columns of a class. One that was left out has its defaults, made when it is asked for."""
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        defaults: "Mapping[str, Callable[[int], list[Any]] | None]",
+        count: int,
+    ) -> None:
+        self._columns, self._defaults, self._count = dict(given), defaults, count
+
+    def __getitem__(self, name: str) -> Any:
+        column = self._columns.get(name)
+        if column is None:
+            fill = self._defaults[name]
+            assert fill is not None, "a field without a default is always there"
+            column = self._columns[name] = fill(self._count)
+        return column
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._defaults
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._defaults)
+
+    def __len__(self) -> int:
+        return len(self._defaults)
+
+    def was_given(self, name: str) -> bool:
+        """Whether the column has values of its own."""
+        return name in self._columns
 
 
 def table_of(kind: type) -> Table | None:
