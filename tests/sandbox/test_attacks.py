@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_contained_elsewhere(user: int, container: bool, grade: str, part: int) 
     assert len(lines) - 1 == len(range(part, COUNT, PARTS)), done.stderr
 
 
-def test_the_attacks_do_work_where_there_are_no_walls() -> None:
+def test_the_attacks_do_work_where_there_are_no_walls(tmp_path: Path) -> None:
     """A suite that cannot fail proves nothing: most harmless attacks succeed in a plain interpreter."""
     with attack_runner.besieged(attack_runner.policy(container=False)) as (target, _):
         groups = ("host files", "host environment", "network")
@@ -74,6 +75,7 @@ def test_the_attacks_do_work_where_there_are_no_walls() -> None:
             done = subprocess.run(
                 [sys.executable, "-c", attack.code],
                 env={**os.environ},
+                cwd=tmp_path,  # what they write, they write here
                 capture_output=True,
                 text=True,
                 timeout=60,
