@@ -14,7 +14,9 @@ from types import FunctionType
 _LARGE_SIZES = (32768, 16384, 8192, 4096, 2048, *range(1040, 16, -16))
 _SMALL_SIZES = range(48, 513, 16)
 _POOL = 16 * 1024
-"""The allocator of small objects cuts pieces of one size out of so much at a time, or of less."""
+"""Python's own allocator cuts pieces of one size out of so much at a time."""
+_POOL_HEADER = 64
+"""At the beginning of each, and no longer than this."""
 _LARGE_ENOUGH = 8
 """Gaps of the largest size are few."""
 _PAGE = 4096
@@ -28,7 +30,8 @@ _allocate.restype = ctypes.c_void_p  # type: ignore[attr-defined]
 
 
 def fill_holes() -> None:
-    """Have what is made from now on lie side by side, and not in gaps all over the heap."""
+    """Have what is made from now on lie side by side, and not in gaps all over the heap: small things at the
+    beginning of a pool, on the page that has its header and is written to anyway."""
     gc.collect()
     for size, make in _small_pieces():
         _fill_small(size, make)
@@ -46,15 +49,26 @@ def _small_pieces() -> Iterator[tuple[int, Callable[[], object]]]:
 
 
 def _fill_small(size: int, make: Callable[[], object]) -> None:
-    """Until as much as a pool has been cut in a row: then all the older ones were full."""
-    in_a_row, last = 0, 0
+    """Until a new pool is begun, which is when all the older ones are full; its first page is left free."""
+    run: list[object] = [None] * (_PAGE // size + 2)  # full length: growing, it would take pieces itself
+    count = first = last = 0
     for _ in range(_MOST):
         piece = make()
-        _filling.append(piece)
-        in_a_row = in_a_row + size if id(piece) - last == size else 0
+        if id(piece) - last != size:
+            first, count = id(piece), 0
         last = id(piece)
-        if in_a_row >= _POOL - 2 * size - 64:
-            break
+        if first % _POOL < _POOL_HEADER:
+            run[count] = piece
+            count += 1
+            if last // _PAGE > first // _PAGE:
+                break
+        else:
+            _filling.append(piece)
+    # Two are kept: the one beyond the page, and the first, as a pool of which nothing is used is given back.
+    _filling.extend((piece, run[0]))
+    del piece
+    while run:
+        run.pop()
 
 
 def _fill_large(size: int, highest: int) -> int:
@@ -64,24 +78,6 @@ def _fill_large(size: int, highest: int) -> int:
         if place > highest:
             return place
     return highest
-
-
-def make_room() -> None:
-    """Have what the sandboxes make for a moment lie on few pages: of each size, some pieces at the beginning
-    of a pool, where its header is written to anyway."""
-    fill_holes()
-    for size, make in _small_pieces():
-        last = make()
-        first = make()
-        while id(first) - id(last) == size:
-            _filling.append(last)
-            last, first = first, make()
-        pieces = [make()]
-        while id(pieces[-1]) // _PAGE == id(first) // _PAGE:
-            pieces.append(make())
-        _filling.extend((last, first, pieces.pop()))
-        while pieces:
-            pieces.pop()
 
 
 def gather(functions: Iterable[FunctionType]) -> None:

@@ -105,7 +105,7 @@ def main(descriptor: int, settings: Mapping[str, Any]) -> None:
     wire.send_packet(channel, {"event": "warm"}, doors)
     for door in doors:
         os.close(door)
-    settling.make_room()
+    settling.fill_holes()  # once more: for what the sandboxes make, if only for a moment
     gc.freeze()
     with contextlib.suppress(ConnectionError):
         _serve(channel, init)
