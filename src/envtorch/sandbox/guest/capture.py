@@ -8,7 +8,7 @@ from os import SEEK_END, close, dup2, ftruncate, lseek
 from os import open as open_file
 from typing import Any
 
-_NAMES = {1: "stdout", 2: "stderr"}
+_NUMBERS = (1, 2)
 _NAMELESS = os.O_TMPFILE | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -16,13 +16,10 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Output(io.RawIOBase):
     """One output stream: writes to its capture file up to a limit, and drops the rest without failing."""
 
-    def __init__(self, descriptor: int, limit: int) -> None:
+    def __init__(self, descriptor: int, capture: "Capture") -> None:
         super().__init__()
         self._descriptor = descriptor
-        self.renew(limit)
-
-    def renew(self, limit: int) -> None:
-        self._limit = limit
+        self._capture = capture
         self.truncated = False
 
     def fileno(self) -> int:
@@ -33,7 +30,7 @@ class Output(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         size = len(data)
-        room = self._limit - os.fstat(self._descriptor).st_size
+        room = self._capture.limit - os.fstat(self._descriptor).st_size
         if room < size:
             self.truncated = True
         if room > 0:
@@ -54,7 +51,7 @@ class Capture:
         self._files = {1: -1, 2: -1}
         self._streams: dict[int, Output] = {}
         self._texts: dict[int, io.TextIOWrapper] = {}
-        for number in _NAMES:
+        for number in _NUMBERS:
             self._renew(number)
 
     def open(self, folder: str) -> None:
@@ -70,13 +67,18 @@ class Capture:
 
     def begin(self) -> None:
         """Empty files, and whole stream objects: the agent may have closed or replaced those it had."""
-        for number, name in _NAMES.items():
+        for number in _NUMBERS:
             if _size(self._files[number]):
                 ftruncate(self._files[number], 0)
             if self._is_broken(number):
                 self._renew(number)
-            self._streams[number].renew(self.limit)
-            setattr(sys, name, self._texts[number])
+            if self._streams[number].truncated:
+                self._streams[number].truncated = False
+        # To set them again to what they are would be to write to them.
+        if sys.stdout is not self._texts[1]:
+            sys.stdout = self._texts[1]
+        if sys.stderr is not self._texts[2]:
+            sys.stderr = self._texts[2]
 
     def _is_broken(self, number: int) -> bool:
         try:
@@ -85,31 +87,32 @@ class Capture:
             return True  # taken apart
 
     def _renew(self, number: int) -> None:
-        self._streams[number] = Output(number, self.limit)
+        self._streams[number] = Output(number, self)
         buffered = io.BufferedWriter(self._streams[number])
         self._texts[number] = io.TextIOWrapper(
             buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True
         )
 
-    def end(self) -> dict[str, Any]:
+    def end(self) -> tuple[str, str, bool]:
+        """What was printed, as output and as errors, and whether that is not all."""
         for stream in (sys.stdout, sys.stderr):
             try:  # noqa: SIM105  nothing else is touched this way
                 stream.flush()
             except Exception:  # noqa: S110  the agent's own stream, or no stream at all
                 pass
-        said: dict[str, Any] = {}
-        truncated = False
-        for number, name in _NAMES.items():
-            size = _size(self._files[number])
-            truncated = truncated or self._streams[number].truncated or size > self.limit
-            said[name] = ""
-            if size:
-                said[name] = os.pread(self._files[number], min(size, self.limit), 0).decode(
-                    "utf-8", "replace"
-                )
-                ftruncate(self._files[number], 0)
-        said["truncated"] = truncated
-        return said
+        stdout, much = self._take(1)
+        stderr, more = self._take(2)
+        return stdout, stderr, much or more
+
+    def _take(self, number: int) -> tuple[str, bool]:
+        """What is in one of the files, which is empty then, and whether there was more than we keep."""
+        size = _size(self._files[number])
+        truncated = self._streams[number].truncated or size > self.limit
+        if not size:
+            return "", truncated
+        data = os.pread(self._files[number], min(size, self.limit), 0)
+        ftruncate(self._files[number], 0)
+        return data.decode("utf-8", "replace"), truncated
 
 
 def _size(descriptor: int) -> int:

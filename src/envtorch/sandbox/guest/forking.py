@@ -15,9 +15,10 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import _exit, chdir, close, dup2, get_inheritable, getcwd, setsid  # names: `init.py` says why
+from os import _exit, chdir, close, dup2, get_inheritable, getcwd, kill, setsid  # `init.py` says why names
 from os import fork as copy_process
 from os import open as open_file
+from time import sleep
 from typing import NoReturn
 
 from . import kernel, wire
@@ -30,6 +31,9 @@ _READ_ONLY_FILES = b"/usr/"
 """Files that nobody in the sandbox can change: what is mapped of them, libc's tables, may stay shared."""
 _LARGEST_COPY = 1 << 30
 _KEPT = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY
+_BUILDER = 2
+"""The first process that the init of a sandbox starts."""
+_PATIENCE = 250
 _FLAGS = tuple(kernel.NAMESPACES.values())
 
 
@@ -101,7 +105,7 @@ def fork(
     `channel` is the new sandbox's socket to the owner, who gets word of it as soon as it has dropped its
     capabilities. `doors` are those to its namespaces, in the order of `NAMESPACES`: its walls stand.
     """
-    hello = wire.frame({"type": "hello", "id": identifier})
+    hello = wire.frame(wire.encode({"type": "hello", "id": identifier}))
     born = Born(socket.SocketType(fileno=channel))
     steps = list(zip(doors, _FLAGS, strict=True))
     is_short = passage is not None and survey.is_alone
@@ -144,6 +148,19 @@ def _settle_in(survey: Survey, workspace: str) -> None:
         _detach(file)
     for mapping in survey.mappings:
         mapping.make_private()
+    _await_the_end_of(_BUILDER)
+
+
+def _await_the_end_of(process: int) -> None:
+    """Whoever built the walls has nothing left to do but to end. The agent shall not meet it."""
+    for _ in range(_PATIENCE):
+        try:
+            kill(process, 0)
+        except ProcessLookupError:
+            return
+        except PermissionError:  # it is there, and none of ours
+            pass
+        sleep(0.0002)
 
 
 def _give_up(channel: "socket.SocketType", identifier: str, error: BaseException) -> NoReturn:

@@ -18,6 +18,7 @@ import traceback
 from _signal import set_wakeup_fd  # type: ignore[import-not-found]
 from _signal import signal as set_handler  # without the enums around it
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import close, closerange, fork, pipe, pipe2, read, setsid, waitpid, write
 from select import poll
 from socket import SocketType as Channel
@@ -26,9 +27,9 @@ from typing import Any, NoReturn
 from . import kernel, operations, tree, wire
 from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, confess
 from .kernel import lock_down, set_dumpable
-from .lockdown import Rlimits, lock_child
+from .lockdown import lock_child
 from .processes import descendants, is_ours
-from .wire import receive_packet
+from .wire import PACKET_LIMIT, SHORT_PACKET, decode, receive_bytes
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
@@ -36,6 +37,8 @@ _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 _BELL = os.O_NONBLOCK | os.O_CLOEXEC
 _POLLIN = select.POLLIN
 _MOST_DESCRIPTORS = 1 << 16
+_START = b'{"op":"start"}'
+_NOTHING_YET: Any = None
 
 
 class Init:
@@ -43,14 +46,15 @@ class Init:
 
     def __init__(self, nursery: Nursery) -> None:
         self.nursery = nursery
-        self.control: socket.SocketType
+        self.control: socket.SocketType = _NOTHING_YET
+        self.plan: Plan = _NOTHING_YET
         self.place = PRIVATE
-        self.rlimits: Rlimits = ()
         self.ruleset = nursery.ruleset
         self.seccomp = nursery.seccomp.header if nursery.seccomp is not None else None
+        self.interpreter = nursery.interpreter
+        self.namespaces = nursery.namespaces
         self.outside = os.getuid(), os.getgid()
         """Our user and group, as they are outside of the sandbox."""
-        self.output_bytes = 0
         self.jobs: dict[int, str] = {}
         self.fosterlings: dict[int, socket.SocketType] = {}
         """Interpreters of forks, and whom to tell of their end."""
@@ -62,22 +66,24 @@ class Init:
         try:
             setsid()  # out of the zygote's process group: kill(0, ...) reaches one across pid namespaces
             set_handler(_SIGCHLD, _DEFAULT)
-            self.control = Channel(fileno=control)
-            self.output_bytes, self.rlimits = plan.output_bytes, plan.rlimits
-            if self.nursery.namespaces:
-                self._lock_in_while_another_builds(plan, home)
+            self.control = channel = Channel(-1, -1, -1, control)
+            self.plan = plan
+            if self.namespaces:
+                self._lock_in_while_another_builds(plan, control, home)
             else:
-                walls = build_in_the_open(self.nursery, plan, self.control, home)
-                self.place, self.rlimits, self.ruleset = walls.place, walls.rlimits, walls.ruleset
-                self._lock_in()
-                self.control.send(walls.report)
-            self.serve()
+                walls = build_in_the_open(self.nursery, plan, channel, home)
+                self.place, self.ruleset = walls.place, walls.ruleset
+                self.plan = replace(plan, rlimits=walls.rlimits)
+                close_all_but(control, control if self.ruleset is None else self.ruleset, control)
+                lock_down(self.seccomp)
+                channel.send(walls.report)
+            self.serve(control)
         except BaseException as error:
             confess(control, error)
         finally:
             os._exit(70)
 
-    def _lock_in_while_another_builds(self, plan: Plan, home: int | None) -> None:
+    def _lock_in_while_another_builds(self, plan: Plan, control: int, home: int | None) -> None:
         """A child of ours builds, reports, and ends. It does not report before it has our word that we have
         locked ourselves in; and nobody but it listens to the owner meanwhile."""
         set_dumpable(False)
@@ -86,7 +92,9 @@ class Init:
         if builder == 0:
             close(given)
             self._build(plan, home, word)
-        self._lock_in(given)
+        ruleset = self.ruleset
+        close_all_but(control, control if ruleset is None else ruleset, given)
+        lock_down(self.seccomp)
         write(given, b"1")
         close(given)
         if waitpid(builder, 0)[1]:
@@ -103,19 +111,15 @@ class Init:
         finally:
             os._exit(70)
 
-    def _lock_in(self, *kept: int) -> None:
-        ruleset = () if self.ruleset is None else (self.ruleset,)
-        close_all_but(self.control.fileno(), *ruleset, *kept)
-        lock_down(self.seccomp)
-
-    def serve(self) -> None:
+    def serve(self, control: int) -> None:
         """Answer the owner until it goes away; then end, and everything with us."""
         wake, waker = self.bell = pipe2(_BELL)
         set_handler(_SIGCHLD, _ignore)
         set_wakeup_fd(waker, warn_on_full_buffer=False)
         waiting = poll()
         waiting.register(wake, _POLLIN)
-        waiting.register(self.control, _POLLIN)
+        waiting.register(control, _POLLIN)
+        longest = SHORT_PACKET  # the first is: to start the interpreter, or to adopt one
         while True:
             for descriptor, _ in waiting.poll():
                 if descriptor == wake:
@@ -123,21 +127,22 @@ class Init:
                         os.read(wake, 4096)
                     self._reap()
                     continue
-                packet = receive_packet(self.control)
+                packet = receive_bytes(self.control, longest)
                 if packet is None:
                     self._end()
-                request, descriptors = packet
-                if request["op"] == "start":
+                longest = PACKET_LIMIT
+                data, descriptors = packet
+                if data == _START:
                     self._start(self._interpret, INTERPRETER, descriptors)
-                elif request["op"] == "adopt":
-                    self.jobs[request["pid"]] = INTERPRETER
                 else:
-                    self._answer(request, descriptors)
+                    self._answer(decode(data.decode()), descriptors)
                 for descriptor in descriptors:
                     close(descriptor)
 
     def _answer(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
         match request["op"]:
+            case "adopt":
+                self.jobs[request["pid"]] = INTERPRETER
             case "foster":
                 # The kernel makes us, and not the new init, the parent of a process that forks out of our
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
@@ -197,7 +202,7 @@ class Init:
             set_wakeup_fd(-1)
             set_handler(_SIGCHLD, _DEFAULT)
             setsid()
-            if not self.nursery.namespaces:
+            if not self.namespaces:
                 kernel.set_parent_death_signal(signal.SIGKILL)
             status = body(descriptors)
         except BaseException:
@@ -209,21 +214,23 @@ class Init:
         self.control.close()
         for descriptor in self.bell:
             close(descriptor)
-        for channel in self.fosterlings.values():
-            channel.close()
-        lock_child(self.rlimits, self.ruleset)
+        if self.fosterlings:
+            for channel in self.fosterlings.values():
+                channel.close()
+        plan = self.plan
+        lock_child(plan.rlimits, self.ruleset)
         set_dumpable(True)
         place = self.place
         if place is not PRIVATE:
             os.environ.update(place.environment())
-        channel = Channel(fileno=descriptors[0])
-        self.nursery.interpreter.live(channel, place.workspace, place.output, self.output_bytes)
+        channel = Channel(-1, -1, -1, descriptors[0])
+        self.interpreter.live(channel, place.workspace, place.output, plan.output_bytes)
         return 0
 
     def _operate(self, what: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
-        lock_child(self.rlimits, self.ruleset)
+        lock_child(self.plan.rlimits, self.ruleset)
         os.closerange(3, 1024)
         os.chdir(self.place.workspace)
         if what["kind"] == "execute":
@@ -300,10 +307,11 @@ def _ignore(*_: object) -> None:
     """SIGCHLD only has to wake the loop."""
 
 
-def close_all_but(*kept: int) -> None:
-    """Close every inherited descriptor except the standard three and these."""
-    low = 3
-    for descriptor in sorted(kept):
-        closerange(low, descriptor)
-        low = descriptor + 1
-    closerange(low, _MOST_DESCRIPTORS)
+def close_all_but(one: int, another: int, third: int) -> None:
+    """Close every inherited descriptor except the standard three and these, some of which may be the same."""
+    low, high = min(one, another, third), max(one, another, third)
+    middle = one + another + third - low - high
+    closerange(3, low)
+    closerange(low + 1, middle)
+    closerange(middle + 1, high)
+    closerange(high + 1, _MOST_DESCRIPTORS)

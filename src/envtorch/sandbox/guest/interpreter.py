@@ -22,6 +22,7 @@ from _thread import _count as count_threads  # of Python's, besides the first
 from ast import Expr, Expression, PyCF_ONLY_AST
 from collections.abc import Callable, Mapping
 from gc import enable as enable_collector
+from linecache import cache as known_lines
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from os import chdir, getpid
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
@@ -30,7 +31,7 @@ from typing import Any
 
 from . import forking, passage, sharing
 from .capture import DISK_ERRORS, Capture
-from .wire import Frames
+from .wire import Frames, encode, quote
 
 _OWN_FILES = (__file__, forking.__file__)
 _REPR_LIMIT = 64 * 1024
@@ -38,6 +39,11 @@ _RESERVE = 3 * 1024 * 1024
 _PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS
 _REHEARSAL = ("1 / 0", "print(x)", "x + 1", "x = 1") * 9
 """More often than the adaptive interpreter needs to settle on a form of each function."""
+_USER, _SYSTEM, _PEAK = range(3)
+"""Places in what `getrusage` answers; to ask by name is to write to the names."""
+_OK = '"outcome":"ok","exit_status":0'
+_FINE = f'{_OK},"value":null,"json":null,"exception":null'
+_NO_CHANNEL: Any = None
 _SIGINT = int(signal.SIGINT)
 _SIGNALS_OF_THE_AGENT = [int(number) for number in signal.valid_signals() if number != _SIGINT]
 
@@ -48,10 +54,10 @@ class Interpreter:
     def __init__(self) -> None:
         """As the zygote makes it, once: every sandbox begins with a copy."""
         sys.argv = [""]
-        self._frames: Frames
+        self._frames = Frames(_NO_CHANNEL)
         self._workspace = self._output = ""
         self._capture = Capture(0)
-        self._process = getpid()
+        self._process = 0
         self._runs = 0
         self._calls = 0
         self._current = ""
@@ -62,7 +68,7 @@ class Interpreter:
         """Processes on the long way that takes its place, where there is none."""
         self._survey: forking.Survey | None = None
         self._reserve: mmap | None = None
-        self._handlers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | None]] = {
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | str | None]] = {
             "run": self._run,
             "variables": self._variables,
             "fork": self._fork,
@@ -79,7 +85,7 @@ class Interpreter:
         chdir(workspace)
         sys.path.insert(0, "")  # and not before: no process of ours may import what lies in a workspace
         enable_collector()
-        self._frames = Frames(channel)
+        self._frames.channel = channel
         self._workspace, self._output = workspace, output
         self._process = getpid()
         self._capture.limit = output_limit
@@ -103,21 +109,23 @@ class Interpreter:
         answer = self._handlers[request["type"]](request)
         if getpid() != self._process:
             os._exit(0)  # a child the agent forked fell out of its code: it must not speak for us
-        if answer is not None:
+        if isinstance(answer, str):
+            self._frames.send_text(answer)
+        elif answer is not None:
             self._frames.send(answer)
 
     def rehearse(self) -> None:
         """Do what every sandbox does first, through the very objects it will use, and forget it: what this
         settles, such as the adaptive forms of our functions, all sandboxes then share."""
         near, far = socket.socketpair()
-        streams = sys.stdout, sys.stderr
+        self._process = getpid()
         with near, far:
-            here, self._frames = Frames(near), Frames(far)
+            here, self._frames.channel = Frames(near), far
             for code in _REHEARSAL:
                 here.send({"type": "run", "id": "0", "code": code, "functions": []})
                 self._answer()
                 here.receive()
-        sys.stdout, sys.stderr = streams
+        self._frames.channel, self._process = _NO_CHANNEL, 0
         set_handler(_SIGINT, signal.default_int_handler)
         for name in self._names.keys() - self._given:
             del self._names[name]
@@ -126,7 +134,7 @@ class Interpreter:
 
     # ---- running code ----
 
-    def _run(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _run(self, request: Mapping[str, Any]) -> str:
         self._current = request["id"]
         for name in request["functions"]:
             if name not in self._names:
@@ -137,54 +145,50 @@ class Interpreter:
         self._capture.begin()
         # Code that has used up all memory must leave us enough to say so. Never touched, it costs no page.
         try:
-            self._reserve = mmap(-1, _RESERVE, flags=_PRIVATE)
+            self._reserve = mmap(-1, _RESERVE, _PRIVATE)
         except OSError:
             self._reserve = None
         began, cpu = perf_counter(), _cpu_time()
-        report = self._attempt(request["code"], f"<run {self._runs}>")
+        attempt = self._attempt(request["code"], f"<run {self._runs}>")
         self._reserve = None
         if getpid() != self._process:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
             os._exit(0)
-        return {
-            "type": "result",
-            "id": request["id"],
-            **report,
-            **self._capture.end(),
-            "duration_s": perf_counter() - began,
-            "cpu_s": _cpu_time() - cpu,
-            "memory_bytes": getrusage(RUSAGE_SELF).ru_maxrss * 1024,
-        }
+        stdout, stderr, truncated = self._capture.end()
+        # Written and not encoded: each key of a dictionary is an object somewhere in memory, and the encoder
+        # makes texts of every length on its way.
+        return (
+            f'{{"type":"result","id":{quote(self._current)},{attempt},'
+            f'"stdout":{quote(stdout)},"stderr":{quote(stderr)},'
+            f'"truncated":{"true" if truncated else "false"},'
+            f'"duration_s":{perf_counter() - began!r},"cpu_s":{_cpu_time() - cpu!r},'
+            f'"memory_bytes":{getrusage(RUSAGE_SELF)[_PEAK] * 1024}}}'
+        )
 
-    def _attempt(self, code: str, filename: str) -> dict[str, Any]:
-        report: dict[str, Any] = {
-            "outcome": "ok",
-            "exit_status": 0,
-            "value": None,
-            "json": None,
-            "exception": None,
-        }
-        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+    def _attempt(self, code: str, filename: str) -> str:
+        """Run `code`; answers with how it went, as the fields of a JSON object."""
+        known_lines[filename] = (len(code), None, code.splitlines(keepends=True), filename)
         set_handler(_SIGINT, self._on_interrupt)
         try:
             try:
                 self._listening = True
                 value = _execute(code, filename, self._names)
-                if value is not None:
-                    self._names["_"] = value
-                    report["value"], report["json"] = _describe(value)
+                if value is None:
+                    return _FINE
+                self._names["_"] = value
+                text, plain = _describe(value)
+                return (
+                    f'{_OK},"value":{quote(text)},"json":{quote(plain) if plain else "null"},"exception":null'
+                )
             finally:
                 self._listening = False
         except SystemExit as stop:
-            report["exit_status"] = _exit_status(stop)
-            report["outcome"] = "ok" if report["exit_status"] == 0 else "error"
-            if report["exit_status"]:
-                report["exception"] = _explain(stop)
+            status = _exit_status(stop)
+            return _failed("error", status, stop) if status else _FINE
         except BaseException as error:
             self._reserve = None
-            report |= {"outcome": _classify(error), "exit_status": 1, "exception": _explain(error)}
-        return report
+            return _failed(_classify(error), 1, error)
 
     def _on_interrupt(self, *_: object) -> None:
         self._interrupted = True
@@ -356,6 +360,13 @@ def _classify(error: BaseException) -> str:
     return "error"
 
 
+def _failed(outcome: str, status: int, error: BaseException) -> str:
+    return (
+        f'"outcome":{quote(outcome)},"exit_status":{status},"value":null,"json":null,'
+        f'"exception":{encode(_explain(error))}'
+    )
+
+
 def _exit_status(stop: SystemExit) -> int:
     if stop.code is None:
         return 0
@@ -365,4 +376,4 @@ def _exit_status(stop: SystemExit) -> int:
 def _cpu_time() -> float:
     own = getrusage(RUSAGE_SELF)
     children = getrusage(RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return float(own[_USER] + own[_SYSTEM] + children[_USER] + children[_SYSTEM])

@@ -34,8 +34,8 @@ but these few instructions, which need nothing but registers:
         add   $8, %rbx
         jmp   next
     through:
-        mov   $56, %eax                     # clone(SETTID | CLEARTID | SIGCHLD), as libc's fork
-        mov   $0x01200011, %edi
+        mov   $56, %eax                     # clone(SETTID | CLEARTID), as libc's fork; its end is told to
+        mov   $0x01200000, %edi             # whoever adopts it, and not to who is about to end
         xor   %esi, %esi
         xor   %edx, %edx
         mov   %rbp, %r10
@@ -73,7 +73,7 @@ from .kernel import set_dumpable
 PROGRAMS = {
     "x86_64": bytes.fromhex(
         "53554889fb4889f5b838000000bf0041000031f631d24531d24531c00f054885c075448b3b85ff78148b7304b8340100000f"
-        "0585c075254883c308ebe6b838000000bf1100200131f631d24989ea4531c00f054885c0740f780231c089c7f7dfb83c0000"
+        "0585c075254883c308ebe6b838000000bf0000200131f631d24989ea4531c00f054885c0740f780231c089c7f7dfb83c0000"
         "000f055d5bc3"
     ),
 }

@@ -9,11 +9,18 @@ from json import encoder
 from typing import Any
 
 PACKET_LIMIT = 64 * 1024
+SHORT_PACKET = 448
+"""What nobody has to ask `malloc` for."""
 MAX_DESCRIPTORS = 32
 _LITTLE = 4096
 """What is read of a frame at first; most are no longer."""
 _LENGTH = struct.Struct(">I")
-
+_PREFIX = _LENGTH.size
+_number_at = struct.Struct("i").unpack_from
+_NUMBER = struct.calcsize("i")
+_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
+quote = encoder.encode_basestring
+"""A text as JSON."""
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _plain = json.JSONEncoder(ensure_ascii=False)
@@ -52,26 +59,30 @@ def receive_packet(channel: "socket.SocketType") -> tuple[dict[str, Any], list[i
     return decode(data.decode()), given
 
 
-def receive_bytes(channel: "socket.SocketType") -> tuple[bytes, list[int]] | None:
+def receive_bytes(
+    channel: "socket.SocketType", longest: int = PACKET_LIMIT
+) -> tuple[bytes, list[int]] | None:
     """The same, for whoever does not want to look into it."""
     try:
-        data, ancillary, _, _ = channel.recvmsg(PACKET_LIMIT, ROOM, CLOEXEC)
+        data, ancillary, _, _ = channel.recvmsg(longest, ROOM, CLOEXEC)
     except ConnectionError:
         return None
     return (data, descriptors(ancillary) if ancillary else []) if data else None
 
 
 def descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    received = array.array("i")
+    received: list[int] = []
     for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            received.frombytes(content[: len(content) - len(content) % received.itemsize])
-    return received.tolist()
+        if (level, kind) == _RIGHTS:
+            for place in range(0, len(content) - _NUMBER + 1, _NUMBER):
+                received += _number_at(content, place)
+    return received
 
 
-def frame(message: Mapping[str, Any]) -> bytes:
+def frame(text: str) -> bytes:
+    """A message that is JSON already, with its length before it."""
     # A lone surrogate, which the owner's decoder would rightly refuse, becomes a question mark.
-    data = encode(message).encode("utf-8", "replace")
+    data = text.encode("utf-8", "replace")
     return _LENGTH.pack(len(data)) + data
 
 
@@ -91,19 +102,23 @@ class Frames:
         self.descriptors.clear()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        self.channel.sendall(frame(message))
+        self.channel.sendall(frame(encode(message)))
+
+    def send_text(self, text: str) -> None:
+        """Send a message that is JSON already."""
+        self.channel.sendall(frame(text))
 
     def receive(self) -> Any:
         """The next frame. Raises `EOFError` when the owner has gone."""
         buffer = self._buffer
-        end = _LENGTH.size
-        while len(buffer) < end or (end := _LENGTH.size + _LENGTH.unpack_from(buffer)[0]) > len(buffer):
+        end = _PREFIX
+        while len(buffer) < end or (end := _PREFIX + _LENGTH.unpack_from(buffer)[0]) > len(buffer):
             data, ancillary, _, _ = self.channel.recvmsg(max(_LITTLE, end - len(buffer)), ROOM, CLOEXEC)
             if ancillary:
                 self.descriptors += descriptors(ancillary)
             if not data:
                 raise EOFError
             buffer += data
-        text = buffer[_LENGTH.size : end].decode()
+        text = buffer[_PREFIX:end].decode()
         del buffer[:end]
         return _scan(text, 0)[0]

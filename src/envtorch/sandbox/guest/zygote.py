@@ -15,52 +15,97 @@ import select
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Mapping
 from os import close
 from typing import Any
 
-from . import kernel, settling, wire
+from . import capture, interpreter, kernel, settling, wire
 from .building import PRIVATE, Nursery, Plan, confess
+from .capture import Capture
 from .init import Init
 from .interpreter import Interpreter
-from .kernel import fork_into
-from .lockdown import make_ruleset, virtual_size
+from .kernel import fork_into, forker
+from .lockdown import lock_child, make_ruleset, virtual_size
+from .wire import CLOEXEC, ROOM
 
 _ALL_NAMESPACES = sum(kernel.NAMESPACES.values())
 _NEW_NAMESPACES = kernel.new_namespaces(_ALL_NAMESPACES)
 _LONGEST = 4096
 """No request is longer, in bytes."""
-_ONE_DESCRIPTOR = struct.calcsize("i")
+_LONGEST_WITHOUT_HOME = wire.SHORT_PACKET
+"""Nor one that names no folder; and for so few bytes nobody has to ask `malloc`."""
+_NUMBER = struct.calcsize("i")
+number = struct.Struct("i").unpack
 _FAMILY = 2
 """More descriptors than this in a request, and the last two are the namespaces of a fork's parent."""
 
 
-def main(descriptor: int) -> None:
-    """Read the settings, preload, then fork a sandbox for each packet until the owner goes away."""
+_EVERY_SANDBOX_CALLS: Any = (
+    Init.live,
+    Init._lock_in_while_another_builds,
+    Init.serve,
+    Init._start,
+    Init._interpret,
+    kernel.set_dumpable,
+    kernel.check,
+    kernel.lock_down,
+    kernel.drop_capabilities,
+    kernel.landlock_restrict,
+    lock_child,
+    Interpreter.live,
+    Interpreter.serve,
+    Interpreter._answer,
+    Interpreter._run,
+    Interpreter._attempt,
+    interpreter._execute,
+    interpreter._cpu_time,
+    Capture.open,
+    Capture.begin,
+    Capture._is_broken,
+    Capture.end,
+    Capture._take,
+    capture._size,
+    wire.Frames.receive,
+    wire.Frames.send_text,
+    wire.descriptors,
+)
+
+
+def prepare(descriptor: int) -> dict[str, Any] | None:
+    """Read the settings and import what they ask for. None when there is nothing to go on with."""
     channel = socket.SocketType(fileno=descriptor)
-    packet = wire.receive_packet(channel)
-    if packet is None:
-        return
-    settings, _ = packet
     try:
-        for name in settings["preload"]:
-            importlib.import_module(name)
-        _refuse_threads()
-    except BaseException as error:
-        wire.send_packet(channel, {"event": "failed", "message": f"preload failed: {error!r}"})
-        return
+        packet = wire.receive_packet(channel)
+        if packet is None:
+            return None
+        settings, _ = packet
+        try:
+            for name in settings["preload"]:
+                importlib.import_module(name)
+            _refuse_threads()
+        except BaseException as error:
+            wire.send_packet(channel, {"event": "failed", "message": f"preload failed: {error!r}"})
+            return None
+        return settings
+    finally:
+        channel.detach()
+
+
+def main(descriptor: int, settings: Mapping[str, Any]) -> None:
+    """Fork a sandbox for each packet until the owner goes away."""
+    channel = socket.SocketType(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us,
     kernel.become_subreaper()  # and at once: who knows when the machine's own init would
-    settling.fill_holes()
     init = Init(_make_nursery(settings))
     gc.disable()
+    settling.gather(_EVERY_SANDBOX_CALLS)
     init.nursery.interpreter.rehearse()
     settling.look_up(init, init.nursery, init.nursery.interpreter, PRIVATE, channel, select.poll())
     doors = [os.open("/proc/self/ns/mnt", os.O_RDONLY)] if init.nursery.namespaces else []
     wire.send_packet(channel, {"event": "warm"}, doors)
     for door in doors:
         os.close(door)
+    settling.fill_holes()  # once more: for what the sandboxes make, if only for a moment
     gc.freeze()
     with contextlib.suppress(ConnectionError):
         _serve(channel, init)
@@ -69,17 +114,26 @@ def main(descriptor: int) -> None:
 def _serve(channel: "socket.SocketType", init: Init) -> None:
     """Deliver. What is asked for most, a sandbox and nothing with it, is done right here: each function that
     the zygote calls on the way is memory that the sandbox does not share with the next."""
-    namespaces, plan = init.nursery.namespaces, init.nursery.plan
+    namespaces, make_plan = init.nursery.namespaces, init.nursery.plan
+    longest = _LONGEST if not namespaces else _LONGEST_WITHOUT_HOME
+    receive, known, fork, live = channel.recvmsg, init.nursery.plans.get, forker(_NEW_NAMESPACES), init.live
     while True:
-        request, ancillary, _, _ = channel.recvmsg(_LONGEST, wire.ROOM, wire.CLOEXEC)
+        request, ancillary, _, _ = receive(longest, ROOM, CLOEXEC)
         if not request:
             return
+        plan = known(request)
+        if plan is None:
+            plan = make_plan(request)
         rights = ancillary[0][2]
-        if len(rights) > _ONE_DESCRIPTOR or not namespaces:
-            _deliver(init, plan(request), wire.descriptors(ancillary))
+        if rights[_NUMBER:] or not namespaces:
+            _deliver(init, plan, wire.descriptors(ancillary))
             continue
-        control = int.from_bytes(rights, sys.byteorder)
-        _bear(init, plan(request), control)
+        (control,) = number(rights)
+        process = fork()
+        if process == 0:
+            live(plan, control, None)
+        if process < 0:
+            _bear(init, plan, control)  # which knows what to do about it
         close(control)
 
 
