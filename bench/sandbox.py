@@ -154,13 +154,10 @@ def bench_fork(policy: Policy, rounds: int) -> None:
         with Sandbox(policy) as sandbox:
             assert sandbox.run(code).ok
             first = timed(lambda sandbox=sandbox: sandbox.fork()[0].close())
-            times = []
-            for _ in range(max(10, rounds // 3)):
-                time.sleep(PAUSE_S)
-                made: list[Sandbox] = []
-                times.append(timed(lambda made=made, sandbox=sandbox: made.extend(sandbox.fork())))
-                made[0].close()
+            times = fork_times(sandbox, rounds)
+            after_a_run = fork_times(sandbox, rounds, code="y = 1")
         show(f"{size} MB", f"{spread(times)}   the first, and its end {first:6.1f} ms")
+        show("  after a run", spread(after_a_run))
         bare = subprocess.run(
             [*ALONE, BARE_FORK.format(code=code)], capture_output=True, text=True, check=True
         )
@@ -170,6 +167,19 @@ def bench_fork(policy: Policy, rounds: int) -> None:
         show("100 forks in one call", f"{timed(lambda: many.extend(sandbox.fork(100))):8.0f} ms")
         for fork in many:
             fork.close()
+
+
+def fork_times(sandbox: Sandbox, rounds: int, code: str | None = None) -> list[float]:
+    """How long forks take, one now and then; before each of them `code` is run, if there is any."""
+    times = []
+    for _ in range(max(10, rounds // 3)):
+        if code is not None:
+            assert sandbox.run(code).ok
+        time.sleep(PAUSE_S)
+        made: list[Sandbox] = []
+        times.append(timed(lambda made=made: made.extend(sandbox.fork())))
+        made[0].close()
+    return times
 
 
 BARE_FORK = """
