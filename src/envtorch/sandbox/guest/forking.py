@@ -77,29 +77,23 @@ class Survey:
     files: list[OpenFile]
     mappings: list[Mapping]
     folder: str
-    is_alone: bool
-    """There is one thread, of Python's or of any other kind."""
+    passage: Passage | None
+    """The short way, if it can be taken: there is one thread, of Python's or of any other kind."""
     chance: object
     """The state of the module `random`, if there is one and it will be told of the fork."""
 
 
-def survey(given: Sequence[int], workspace: str) -> Survey:
+def survey(given: Sequence[int], workspace: str, passage: Passage | None) -> Survey:
     """`given` are descriptors that came with the request."""
     files = _shared_files(skip=set(given), home=os.path.dirname(workspace))
-    is_alone = len(os.listdir("/proc/self/task")) == 1
-    chance = None if is_alone else sys.modules.get("random")
+    if len(os.listdir("/proc/self/task")) > 1:
+        passage = None
+    chance = sys.modules.get("random") if passage is None else None
     state = chance.getstate() if chance is not None else None
-    return Survey(files, _shared_mappings(), getcwd(), is_alone, state)
+    return Survey(files, _shared_mappings(), getcwd(), passage, state)
 
 
-def fork(
-    channel: int,
-    doors: Sequence[int],
-    identifier: str,
-    workspace: str,
-    survey: Survey,
-    passage: Passage | None,
-) -> Born | int:
+def fork(channel: int, doors: Sequence[int], identifier: str, workspace: str, survey: Survey) -> Born | int:
     """In the parent, a process to wait for before anything else is done, or 0; in the new sandbox, `Born`.
 
     `channel` is the new sandbox's socket to the owner, who gets word of it as soon as it has dropped its
@@ -108,15 +102,15 @@ def fork(
     hello = wire.frame(wire.encode({"type": "hello", "id": identifier}))
     born = Born(socket.SocketType(fileno=channel))
     steps = list(zip(doors, _FLAGS, strict=True))
-    is_short = passage is not None and survey.is_alone
+    passage = survey.passage
     try:
-        process = passage.fork(steps) if passage is not None and is_short else copy_process()
+        process = copy_process() if passage is None else passage.fork(steps)
         if process:
             born.channel.close()
-            return 0 if is_short else process
+            return process if passage is None else 0
         # From here on in the copy. What it has of the parent's, its socket for one, it must not go on with.
         try:
-            if not is_short:
+            if passage is None:
                 _go_through(steps)
             drop_capabilities()
             setsid()  # kill(0, ...) must not reach the process group of the parent

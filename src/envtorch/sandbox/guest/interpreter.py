@@ -265,8 +265,8 @@ class Interpreter:
         try:
             # Of several forks in a row only the first looks around: nothing has happened since.
             if self._survey is None or _something_may_stir():
-                self._survey = forking.survey(given, self._workspace)
-            born = forking.fork(channel, doors, request["id"], self._workspace, self._survey, self._passage)
+                self._survey = forking.survey(given, self._workspace, self._passage)
+            born = forking.fork(channel, doors, request["id"], self._workspace, self._survey)
         except (OSError, ValueError) as error:
             return {"type": "forked", "id": request["id"], "error": str(error)}
         if not isinstance(born, forking.Born):
