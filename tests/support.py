@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from websockets.sync.client import ClientConnection, connect
 
 from envtorch.server.serve import uvicorn_config
-from envtorch.server.sessions import Sessions
+from envtorch.server.sessions.registry import Sessions
 
 
 @dataclass(frozen=True, slots=True)

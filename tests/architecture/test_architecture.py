@@ -102,7 +102,7 @@ NOT_FOR_A_BARE_SERVER = {
     "envtorch.compat",
     "envtorch.recording",
     "envtorch.sandbox",
-    "envtorch.server.isolation.nursery",
+    "envtorch.server.runners.process.process_launcher",
     "envtorch.server.workers",
     "envtorch.web",
     "httpx",

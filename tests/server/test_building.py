@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from envtorch.server import HTTPEnvServer
-from envtorch.server.sessions import MOST_BUILDERS
+from envtorch.server.sessions.registry import MOST_BUILDERS
 from tests.server.environments import AsyncObedient
 
 CROWD = 4 * MOST_BUILDERS

@@ -13,8 +13,8 @@ from envtorch.errors import EnvironmentFailed
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.protocol.wire import Reply
 from envtorch.server import create_app
-from envtorch.server.express import DirectSocket, ExpressDelivery
-from envtorch.server.mailbox import Mailbox, Pending
+from envtorch.server.runners.thread_results import Mailbox, Pending
+from envtorch.server.transport.express import DirectSocket, ExpressDelivery
 from tests.server.environments import Count, Obedient, Order, Report
 from tests.support import Running, eventually, running
 

@@ -16,7 +16,7 @@ from websockets.typing import Origin
 
 from envtorch import EnvClient, HTTPEnvClient, create_app
 from envtorch.errors import ConfigurationError, Unauthorized
-from envtorch.server.keys import Keys
+from envtorch.server.security.keys import Keys
 from envtorch.server.serve import is_loopback
 from envtorch.settings import Settings
 from tests.server.environments import Count, Obedient, Order, Report

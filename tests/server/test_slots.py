@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.errors import CapacityReached
-from envtorch.server.slots import Slots
+from envtorch.server.sessions.slots import Slots
 
 
 def test_a_full_house_says_how_full() -> None:

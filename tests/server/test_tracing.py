@@ -37,6 +37,6 @@ def test_calls_are_spans_of_the_callers_trace(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_is_traced_unless_asked_for() -> None:
-    from envtorch.server.tracing import no_span, spans
+    from envtorch.server.telemetry.tracing import no_span, spans
 
     assert spans(enabled=False) is no_span

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from envtorch import web
 from envtorch.errors import ConfigurationError, MissingExtra
 from envtorch.server import create_app
-from envtorch.server.keys import Keys
-from envtorch.server.login import GOOD_FOR_S, Login
+from envtorch.server.security.keys import Keys
+from envtorch.server.security.login import GOOD_FOR_S, Login
 from envtorch.web.manager import WebManager
 from tests.web.environments import Listener, Walker
 

@@ -15,7 +15,7 @@ def mcp(
 ) -> None:
     """Serve an environment's tools over standard input and output, as MCP."""
     from envtorch.compat.loader import load_app
-    from envtorch.server.mcp_stdio import is_served, serve_stdio
+    from envtorch.server.doors.mcp_stdio import is_served, serve_stdio
 
     try:
         app = load_app(target)

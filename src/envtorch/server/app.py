@@ -10,22 +10,22 @@ from fastapi import APIRouter, FastAPI
 from envtorch.env import EnvironmentSource, EnvSpec, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
-from envtorch.server.agent_tools import AgentTools
-from envtorch.server.factory import Factory
-from envtorch.server.gate import Gate
-from envtorch.server.http import HttpDoor
-from envtorch.server.keys import Keys
-from envtorch.server.mcp import RpcDoor
-from envtorch.server.mcp_http import McpDoor
-from envtorch.server.sessions import Sessions
-from envtorch.server.tasks import TaskDoor
-from envtorch.server.tracing import spans
-from envtorch.server.websocket import SocketDoor
+from envtorch.server.doors.agent_tools import AgentTools
+from envtorch.server.doors.http_routes import HttpDoor
+from envtorch.server.doors.mcp_http import McpDoor
+from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.doors.task_routes import TaskDoor
+from envtorch.server.doors.websocket import SocketDoor
+from envtorch.server.security.gate import Gate
+from envtorch.server.security.keys import Keys
+from envtorch.server.sessions.environment_factory import Factory
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.telemetry.tracing import spans
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
 
 if TYPE_CHECKING:
-    from envtorch.server.isolation.nursery import Nursery
+    from envtorch.server.runners.process.process_launcher import Nursery
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
 
@@ -108,7 +108,7 @@ class HTTPEnvServer:
         if isolation != "process":
             raise ConfigurationError(f"isolation is 'process' or left out, not {isolation!r}")
         # Here, so that a server with no processes to look after does not load what looks after them.
-        from envtorch.server.isolation.nursery import Nursery
+        from envtorch.server.runners.process.process_launcher import Nursery
 
         return Nursery.of(self._factory, self.spec, preludes=preludes)
 

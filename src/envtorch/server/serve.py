@@ -13,10 +13,10 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from envtorch.server.fast import FastProtocol
-from envtorch.server.gate import Gate
-from envtorch.server.keys import Keys
-from envtorch.server.sessions import Sessions
+from envtorch.server.security.gate import Gate
+from envtorch.server.security.keys import Keys
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.transport.picows_transport import FastProtocol
 from envtorch.settings import Settings
 
 __all__ = [

@@ -16,7 +16,7 @@ from envtorch.protocol.jsonrpc import Code
 from envtorch.protocol.wire import Answer, Ask
 from envtorch.recording import Comparison, Player, Recording, Replay, Way, replay
 from envtorch.recording.format import plain
-from envtorch.server.factory import Factory
+from envtorch.server.sessions.environment_factory import Factory
 
 __all__ = ["HttpPlayer", "LinkPlayer", "check_replay", "player_on"]
 

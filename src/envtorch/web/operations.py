@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from envtorch.server.session import Session
-from envtorch.server.sessions import Sessions
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.session import Session
 from envtorch.web.charts import bars, lines
 
 __all__ = ["Operations", "Sample", "quantile"]

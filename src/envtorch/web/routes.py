@@ -9,7 +9,7 @@ from fastapi import Body, FastAPI
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from envtorch.server.http import answering_errors
+from envtorch.server.doors.http_routes import answering_errors
 from envtorch.types import EnvironmentMetadata
 from envtorch.web.manager import WebManager
 

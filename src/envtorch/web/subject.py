@@ -12,7 +12,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnot
 
 from envtorch.env import Environment
 from envtorch.protocol.codec import Codec
-from envtorch.server.sessions import Sessions
+from envtorch.server.sessions.registry import Sessions
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import EnvironmentMetadata
 from envtorch.web.schema import Field, Kind, fields_of

@@ -11,8 +11,8 @@ from typing import Any
 from envtorch.errors import EnvTorchError, InvalidAction, NotAllowed, SessionLost
 from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.wire import http_observation
-from envtorch.server.session import Session
-from envtorch.server.sessions import Sessions
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
 from envtorch.web.episodes import Entry, Track
 from envtorch.web.schema import masked

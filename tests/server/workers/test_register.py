@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.errors import CapacityReached
-from envtorch.server.elsewhere import LivesElsewhere
-from envtorch.server.slots import Names
-from envtorch.server.workers.register import REMEMBERED, Register
+from envtorch.server.sessions.remote_sessions import LivesElsewhere
+from envtorch.server.sessions.slots import Names
+from envtorch.server.workers.session_register import REMEMBERED, Register
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

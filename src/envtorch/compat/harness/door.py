@@ -19,9 +19,9 @@ from envtorch.errors import EnvTorchError, InvalidJSON, Unsupported
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import error_reply
-from envtorch.server.frames import receive_frame
-from envtorch.server.session import Session
-from envtorch.server.sessions import Sessions
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.session import Session
+from envtorch.server.transport.asgi_frames import receive_frame
 
 __all__ = ["HarnessDoor"]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from envtorch.errors import ConfigurationError
-from envtorch.server.workers.child import Child, describe
-from envtorch.server.workers.notes import Plan, Ready
-from envtorch.server.workers.page import Page
-from envtorch.server.workers.private import listen_privately
-from envtorch.server.workers.register import Register
+from envtorch.server.workers.peer_directory import listen_privately
+from envtorch.server.workers.session_register import Register
+from envtorch.server.workers.shared_counters import Page
+from envtorch.server.workers.worker_messages import Plan, Ready
+from envtorch.server.workers.worker_process import Child, describe
 
 __all__ = ["Master"]
 

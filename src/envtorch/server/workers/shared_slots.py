@@ -8,9 +8,10 @@ import socket
 from collections.abc import Sequence
 
 from envtorch.errors import CapacityReached, Draining, SessionLost
-from envtorch.server.elsewhere import LivesElsewhere
-from envtorch.server.slots import Names
-from envtorch.server.workers.notes import (
+from envtorch.server.sessions.remote_sessions import LivesElsewhere
+from envtorch.server.sessions.slots import Names
+from envtorch.server.workers.shared_counters import Page
+from envtorch.server.workers.worker_messages import (
     Elsewhere,
     Find,
     Found,
@@ -23,7 +24,6 @@ from envtorch.server.workers.notes import (
     TakeTogether,
     Withdraw,
 )
-from envtorch.server.workers.page import Page
 
 __all__ = ["SharedSlots"]
 

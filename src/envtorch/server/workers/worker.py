@@ -15,14 +15,14 @@ from starlette.routing import Mount
 from envtorch.env import Environment, load_object
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.server.app import HTTPEnvServer, create_app
-from envtorch.server.gate import Gate
-from envtorch.server.keys import Keys
+from envtorch.server.security.gate import Gate
+from envtorch.server.security.keys import Keys
 from envtorch.server.serve import DrainingServer, spare_the_collector, uvicorn_config
-from envtorch.server.workers.neighbours import WorkerNeighbours
-from envtorch.server.workers.notes import Line, Plan, Ready, Unfit, receive_plan
-from envtorch.server.workers.page import Page
-from envtorch.server.workers.relay import Relay
+from envtorch.server.workers.http_forwarding import Relay
+from envtorch.server.workers.peers import WorkerNeighbours
+from envtorch.server.workers.shared_counters import Page
 from envtorch.server.workers.shared_slots import SharedSlots
+from envtorch.server.workers.worker_messages import Line, Plan, Ready, Unfit, receive_plan
 from envtorch.settings import Settings
 
 __all__ = ["WorkerServer", "application", "main"]
@@ -49,7 +49,7 @@ def main(line: int, hatch: int, private: int, page: int) -> None:
 
 def _end_with(master: int) -> None:
     if sys.platform == "linux":
-        importlib.import_module("envtorch.server.isolation.family").die_with_parent(master)
+        importlib.import_module("envtorch.server.runners.process.process_spawning").die_with_parent(master)
 
 
 async def _say(end: socket.socket, note: Unfit) -> None:

@@ -1,0 +1,1 @@
+"""The ways into a server: WebSocket, HTTP, MCP and task routes."""

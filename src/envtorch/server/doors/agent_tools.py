@@ -1,0 +1,67 @@
+"""An environment as an agent sees it: tools. One that has none of its own offers its `step`."""
+
+from typing import Any
+
+from envtorch.errors import EnvironmentFailed, InvalidAction
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.envelope import Encoded
+from envtorch.protocol.jsonrpc import Code, RpcError
+from envtorch.protocol.mcp_result import failed_result, text_part
+from envtorch.protocol.wire import http_observation
+from envtorch.server.sessions.session import Session
+
+__all__ = ["AgentTools"]
+
+STEP = "step"
+
+
+class AgentTools:
+    """Tools in MCP's own form. Every call is a step: state, transform, rubric and reward see it."""
+
+    def __init__(self, codec: Codec[Any, Any, Any]) -> None:
+        self._codec = codec
+
+    @property
+    def name(self) -> str:
+        return self._codec.spec.name
+
+    async def begin(self, session: Session) -> str | None:
+        """Begin an episode for an agent; what it should know before its first call."""
+        encoded: Encoded = await session.run(session.host.reset({}, strict=False))
+        if session.host.has_tools:
+            return None
+        return f"The episode has begun. First observation: {http_observation(encoded).decode()}"
+
+    async def list(self, session: Session) -> bytes:
+        """The answer to `tools/list`."""
+        if session.host.has_tools:
+            return b'{"tools":%b}' % await session.run(session.host.list_tools())
+        tool = {
+            "name": STEP,
+            "description": f"Take one action in {self.name}. Answers with the observation, the reward, "
+            "and whether the episode is done.",
+            "inputSchema": self._codec.schemas()["action"],
+        }
+        return b'{"tools":%b}' % encode_value([tool])
+
+    async def call(self, session: Session, params: dict[str, Any]) -> bytes:
+        """The answer to `tools/call`. A tool's own failure is a result that says so, as MCP wants it."""
+        name, arguments = params.get("name"), params.get("arguments") or {}
+        if not isinstance(name, str) or not name:
+            raise RpcError(Code.INVALID_PARAMS, "Missing 'name' in params")
+        if not isinstance(arguments, dict):
+            raise RpcError(Code.INVALID_PARAMS, "'arguments' must be an object")
+        try:
+            if session.host.has_tools:
+                return await session.step(session.host.tool_result(name, arguments))
+            if name != STEP:
+                raise RpcError(Code.INVALID_PARAMS, f"Unknown tool: {name!r}")
+            return _stepped(await session.step(session.host.step(arguments, {}, strict=False)))
+        except (EnvironmentFailed, InvalidAction) as error:
+            return failed_result(str(error))
+
+
+def _stepped(encoded: Encoded) -> bytes:
+    body = http_observation(encoded)
+    return b'{"content":[%b],"structuredContent":%b,"isError":false}' % (text_part(body.decode()), body)

@@ -1,0 +1,296 @@
+"""The HTTP door: `/reset`, `/step`, `/state` with a session behind them, and what a server tells of itself.
+
+`POST /reset` answers with `EnvTorch-Session`, as header and as cookie; send either back and the
+episode goes on. A server with room for one session also serves callers who send neither.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, SessionLost
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.envelope import Encoded
+from envtorch.protocol.messages import write_json
+from envtorch.protocol.wire import http_observation
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.session import Session
+from envtorch.settings import ServerMode
+from envtorch.types import EnvironmentMetadata
+
+if TYPE_CHECKING:
+    from envtorch.server.telemetry.exposition import Metrics
+
+__all__ = ["SESSION_HEADER", "HttpDoor", "answering_errors", "error_response"]
+
+logger = logging.getLogger(__name__)
+
+SESSION_HEADER = "EnvTorch-Session"
+
+P = ParamSpec("P")
+
+
+class ResetRequest(BaseModel):
+    """Keywords for the environment's `reset`; those it does not take are dropped, as OpenEnv does."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: Annotated[int, Field(ge=0)] | None = None
+    episode_id: Annotated[str, Field(max_length=255)] | None = None
+
+
+class StepRequest(BaseModel):
+    """An action, and keywords for the environment's `step`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    action: dict[str, Any]
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    request_id: Annotated[str, Field(max_length=255)] | None = None
+
+
+class ObservationResponse(BaseModel):
+    """What `/reset` and `/step` answer."""
+
+    observation: dict[str, Any]
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+
+
+class SchemaResponse(BaseModel):
+    """JSON schemas of what travels."""
+
+    action: dict[str, Any]
+    observation: dict[str, Any]
+    state: dict[str, Any]
+    reset_observation: dict[str, Any]
+
+
+class HealthResponse(BaseModel):
+    """Whether the server can build an environment; if not, why."""
+
+    status: str
+    detail: str | None = None
+
+
+class SessionRequired(ProtocolError):
+    """The caller must say which session it means."""
+
+    http_status = 409
+
+
+def error_response(error: EnvTorchError) -> Response:
+    """An error as HTTP tells it."""
+    if isinstance(error, InvalidAction) and error.errors:
+        body: dict[str, Any] = {"detail": error.errors}
+    else:
+        body = {"detail": error.message, "code": error.code}
+    headers = {"Retry-After": "1"} if error.http_status == 503 else None
+    return Response(write_json(body), error.http_status, headers, media_type="application/json")
+
+
+def answering_errors(
+    handler: Callable[P, Awaitable[Response]],
+) -> Callable[P, Awaitable[Response]]:
+    """A handler whose errors of ours are answered, and not left to the application around it."""
+
+    @functools.wraps(handler)
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> Response:
+        try:
+            return await handler(*args, **kwargs)
+        except EnvTorchError as error:
+            return error_response(error)
+
+    return guarded
+
+
+class HttpDoor:
+    """The routes of one server."""
+
+    def __init__(self, sessions: Sessions, codec: Codec[Any, Any, Any]) -> None:
+        self._sessions = sessions
+        self._codec = codec
+
+    def register(self, router: APIRouter, mode: ServerMode) -> None:
+        """Add the routes. In production mode the simulation's controls are not among them."""
+        add = router.add_api_route
+        if mode is ServerMode.SIMULATION:
+            control: dict[str, Any] = {"tags": ["Environment Control"], "methods": ["POST"]}
+            observed = {**control, "response_model": ObservationResponse}
+            add("/reset", answering_errors(self.reset), summary="Begin an episode", **observed)
+            add("/step", answering_errors(self.step), summary="Take one action", **observed)
+            add("/close", answering_errors(self.close), summary="End the session", **control)
+            add(
+                "/state",
+                answering_errors(self.state),
+                summary="Where the episode stands",
+                tags=["State Management"],
+                response_model=self._codec.spec.state,
+            )
+        told: dict[str, Any] = {"tags": ["Environment Info"]}
+        add(
+            "/metadata",
+            answering_errors(self.metadata),
+            response_model=EnvironmentMetadata,
+            summary="What the environment tells of itself",
+            **told,
+        )
+        add(
+            "/schema",
+            answering_errors(self.schema),
+            response_model=SchemaResponse,
+            summary="JSON schemas of action, observation and state",
+            **told,
+        )
+        add(
+            "/health",
+            self.health,
+            response_model=HealthResponse,
+            response_model_exclude_none=True,
+            summary="Whether an environment can be built",
+            tags=["Health"],
+        )
+        add("/ready", self.ready, summary="Whether a session would be opened", tags=["Health"])
+        add("/metrics", self.metrics, summary="Numbers for Prometheus", tags=["Health"])
+
+    # An episode.
+
+    async def reset(self, request: Request, body: Annotated[ResetRequest | None, Body()] = None) -> Response:
+        """Begin an episode, in the session that the caller names or in a new one."""
+        session = self._named(request) or await self._new_session()
+        options = (body or ResetRequest()).model_dump(exclude_unset=True)
+        call = partial(self._reset, session, options)
+        return self._observed(session, await _once(session, options.get("request_id"), call))
+
+    async def step(self, request: Request, body: StepRequest) -> Response:
+        """Take one action in the caller's session."""
+        session = await self._session(request)
+        return self._observed(
+            session, await _once(session, body.request_id, partial(self._step, session, body))
+        )
+
+    async def _reset(self, session: Session, options: dict[str, Any]) -> Encoded:
+        return await session.run(session.host.reset(options, strict=False), "reset")
+
+    async def _step(self, session: Session, body: StepRequest) -> Encoded:
+        options = body.model_dump(exclude_unset=True, exclude={"action"})
+        flow = session.host.step(body.action, options, strict=False)
+        return await session.step(flow, timeout_s=body.timeout_s)
+
+    async def state(self, request: Request) -> Response:
+        """Where the caller's episode stands: every field, whatever class the state has."""
+        session = await self._session(request)
+        state = await session.run(session.host.state(), "state")
+        return Response(state, media_type="application/json")
+
+    async def close(self, request: Request) -> Response:
+        """End the caller's session and free its slot."""
+        session = self._named(request)
+        if session is not None:
+            await self._sessions.release(session)
+        response = JSONResponse({"closed": session is not None})
+        response.delete_cookie(SESSION_HEADER)
+        return response
+
+    def _observed(self, session: Session, encoded: Encoded) -> Response:
+        response = Response(http_observation(encoded), media_type="application/json")
+        response.headers[SESSION_HEADER] = session.token
+        response.set_cookie(SESSION_HEADER, session.token, httponly=True, samesite="strict")
+        return response
+
+    # Which session a request means.
+
+    def _named(self, request: Request) -> Session | None:
+        """The session whose token the request carries, if it still lives."""
+        session = self._sessions.by_token(_token(request) or "")
+        if session is not None:
+            self._sessions.claim(session)
+        return session
+
+    async def _new_session(self) -> Session:
+        if self._sessions.serves_anonymous:
+            return await self._sessions.anonymous()
+        return await self._sessions.open(held=False)
+
+    async def _session(self, request: Request) -> Session:
+        if _token(request) is not None:
+            session = self._named(request)
+            if session is None:
+                raise SessionLost(f"the session of this {SESSION_HEADER} is gone; POST /reset opens one")
+            return session
+        if self._sessions.serves_anonymous:
+            return await self._sessions.anonymous()
+        raise SessionRequired(
+            f"this server holds up to {self._sessions.capacity} sessions: send the {SESSION_HEADER} "
+            "header, or the cookie, that POST /reset answered with"
+        )
+
+    # What the server tells of itself.
+
+    async def metadata(self) -> Response:
+        """Name, description and version, as the environment tells them."""
+        metadata = await self._sessions.ask(lambda host: host.metadata())
+        return Response(metadata.model_dump_json(), media_type="application/json")
+
+    async def schema(self) -> Response:
+        """JSON schemas of everything that travels."""
+        return JSONResponse(self._codec.schemas(state=await self._state_class()))
+
+    async def _state_class(self) -> type:
+        declared: type = self._codec.spec.state
+        try:
+            actual: type = await self._sessions.ask(lambda host: host.state_class())
+        except EnvironmentFailed:
+            return declared  # an environment may have no state before its first reset
+        return actual if issubclass(actual, declared) else declared
+
+    async def ready(self) -> Response:
+        """200 when the server would open a session, 503 and the reason when it is draining or full."""
+        if self._sessions.draining:
+            return JSONResponse({"ready": False, "detail": "draining"}, status_code=503)
+        if self._sessions.slots.is_full:
+            return JSONResponse({"ready": False, "detail": "full"}, status_code=503)
+        return JSONResponse({"ready": True})
+
+    async def metrics(self) -> Response:
+        """Numbers for Prometheus."""
+        return Response(self._metrics.text(), media_type=self._metrics.content_type)
+
+    @cached_property
+    def _metrics(self) -> "Metrics":
+        from envtorch.server.telemetry.exposition import Metrics
+
+        sessions = self._sessions
+        return Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting)
+
+    async def health(self) -> Response:
+        """200 when an environment can be built, 503 and the reason when not."""
+        try:
+            await self._sessions.spare()
+        except EnvTorchError as error:
+            reason = error.details.get("reason")
+            detail = f"{error.message} {reason}" if reason else error.message
+            return JSONResponse({"status": "unhealthy", "detail": detail}, status_code=503)
+        return JSONResponse({"status": "healthy"})
+
+
+async def _once(
+    session: Session, request_id: str | None, call: Callable[[], Coroutine[Any, Any, Encoded]]
+) -> Encoded:
+    """What a call comes to; with a `request_id`, what it came to the first time."""
+    if request_id is None:
+        return await call()
+    return await asyncio.shield(session.once(request_id, call))
+
+
+def _token(request: Request) -> str | None:
+    return request.headers.get(SESSION_HEADER) or request.cookies.get(SESSION_HEADER)

@@ -1,0 +1,162 @@
+"""`POST /mcp` and `WS /mcp`: an environment's tools over JSON-RPC, in OpenEnv's dialect."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from envtorch.errors import EnvTorchError
+from envtorch.protocol.host import Host
+from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.session import Session
+from envtorch.server.transport.asgi_frames import receive_frame, send_frame
+
+__all__ = ["RpcDoor"]
+
+Handler = Callable[[dict[str, Any], Session | None], Awaitable[bytes]]
+
+
+class RpcDoor:
+    """Answers JSON-RPC requests, whichever door they came through.
+
+    `own` is the session of the socket a request came through; over HTTP there is none, and the
+    request names its session, or gets one for the length of the call.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._methods: dict[str, Handler] = {
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "openenv/session/create": self._create_session,
+            "openenv/session/close": self._close_session,
+        }
+
+    async def post(self, request: Request) -> Response:
+        """`POST /mcp`: always 200, as JSON-RPC keeps its errors in the body."""
+        answer = await self.answer(await request.body(), own=None)
+        return Response(answer, media_type="application/json")
+
+    async def endpoint(self, websocket: WebSocket) -> None:
+        """`WS /mcp`: a session per socket, bare JSON-RPC frames."""
+        await websocket.accept()
+        try:
+            session = await self._sessions.open(held=True)
+        except EnvTorchError as error:
+            await websocket.send_text(failure(None, RpcError.of(error)).decode())
+            await websocket.close()
+            return
+        try:
+            while True:
+                frame = await receive_frame(websocket)
+                answer = await self.answer(frame, own=session, parse_error="Parse error: {}")
+                await send_frame(websocket, answer)
+        except WebSocketDisconnect:
+            pass
+        finally:
+            await self._sessions.release(session)
+
+    async def answer(
+        self, text: str | bytes, *, own: Session | None, parse_error: str = "Parse error"
+    ) -> bytes:
+        """The response to one request, whatever happens."""
+        id: str | int | None = None
+        try:
+            request = decode(text, parse_error=parse_error)
+            id = request.id
+            worker = await self._elsewhere(request, own)
+            if worker is not None:
+                return await self._sessions.neighbours.rpc(worker, text)
+            return success(id, await self._handler(request)(request.params, own))
+        except RpcError as error:
+            return failure(id, error)
+        except EnvTorchError as error:
+            return failure(id, RpcError.of(error))
+
+    def _handler(self, request: JsonRpcRequest) -> Handler:
+        handler = self._methods.get(request.method)
+        if handler is None:
+            raise RpcError(Code.METHOD_NOT_FOUND, f"Method not found: {request.method}")
+        return handler
+
+    # The methods.
+
+    async def _list_tools(self, params: dict[str, Any], own: Session | None) -> bytes:
+        named = params.get("session_id")
+        session = own or (self._find(str(named)) if named is not None else None)
+        if session is None:  # any environment of this server has the same tools
+            _require_tools(await self._sessions.spare())
+            return b'{"tools":%b}' % await self._sessions.ask(lambda host: host.list_tools())
+        _require_tools(session.host)
+        return b'{"tools":%b}' % await session.run(session.host.list_tools())
+
+    async def _call_tool(self, params: dict[str, Any], own: Session | None) -> bytes:
+        name = params.get("name")
+        if not isinstance(name, str) or not name:
+            raise RpcError(Code.INVALID_PARAMS, "Missing 'name' in params")
+        arguments = params.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            raise RpcError(Code.INVALID_PARAMS, "'arguments' must be an object")
+        async with self._session(params, own) as session:
+            _require_tools(session.host)
+            return await session.step(session.host.call_tool(name, arguments))
+
+    async def _create_session(self, params: dict[str, Any], own: Session | None) -> bytes:
+        session = own or await self._sessions.open(held=False)
+        return msgspec.json.encode({"session_id": session.id})
+
+    async def _close_session(self, params: dict[str, Any], own: Session | None) -> bytes:
+        session_id = params.get("session_id")
+        if not isinstance(session_id, str) or not session_id:
+            raise RpcError(Code.INVALID_PARAMS, "Invalid params - 'session_id' is required")
+        if own is not None and own.id == session_id:
+            raise RpcError(
+                Code.INVALID_REQUEST, "Cannot close active WebSocket-managed session via MCP method"
+            )
+        session = self._find(session_id)
+        if session.socket_attached:
+            session.close_when_detached = True
+            return msgspec.json.encode({"session_id": session_id, "closed": False, "closing": True})
+        await self._sessions.release(session)
+        return msgspec.json.encode({"session_id": session_id, "closed": True})
+
+    # Which session a request means.
+
+    async def _elsewhere(self, request: JsonRpcRequest, own: Session | None) -> int | None:
+        """The worker that must answer: the one that holds the session which the request is about."""
+        named = request.params.get("session_id")
+        if not isinstance(named, str) or request.method not in self._methods:
+            return None
+        if own is not None and request.method != "openenv/session/close":
+            return None  # a socket's own session is what its requests are about
+        return await self._sessions.elsewhere(named)
+
+    def _find(self, session_id: str) -> Session:
+        session = self._sessions.find(session_id)
+        if session is None:
+            raise RpcError(Code.INVALID_PARAMS, f"Unknown session_id: {session_id}")
+        return session
+
+    @asynccontextmanager
+    async def _session(self, params: dict[str, Any], own: Session | None) -> AsyncIterator[Session]:
+        named = params.get("session_id")
+        if own is not None:
+            yield own
+        elif named is not None:
+            yield self._find(str(named))
+        else:
+            session = await self._sessions.open(held=True)
+            try:
+                yield session
+            finally:
+                await self._sessions.release(session)
+
+
+def _require_tools(host: Host) -> None:
+    if not host.has_tools:
+        raise RpcError(Code.INTERNAL_ERROR, "Environment does not support MCP")

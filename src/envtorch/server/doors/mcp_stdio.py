@@ -1,0 +1,65 @@
+"""MCP over standard input and output, for agents that start their tools as programs."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, BinaryIO
+
+from envtorch.errors import InvalidJSON
+from envtorch.protocol.jsonrpc import Code, RpcError, failure
+from envtorch.protocol.messages import read_json
+from envtorch.server.app import HTTPEnvServer
+from envtorch.server.doors.agent_tools import AgentTools
+from envtorch.server.doors.mcp_http import McpDoor
+from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.sessions.session import Session
+
+__all__ = ["converse", "serve_stdio"]
+
+ReadLine = Callable[[], Awaitable[bytes]]
+WriteLine = Callable[[bytes], None]
+
+
+async def converse(server: HTTPEnvServer, read_line: ReadLine, write_line: WriteLine) -> None:
+    """Answer one message per line until there are no more; one session, ended with the conversation."""
+    door = McpDoor(server.sessions, RpcDoor(server.sessions), AgentTools(server.codec))
+    session: Session | None = None
+    try:
+        while line := await read_line():
+            if not line.strip():
+                continue
+            try:
+                message = read_json(line)
+            except InvalidJSON as error:
+                write_line(failure(None, RpcError(Code.PARSE_ERROR, error.message)))
+                continue
+            if not isinstance(message, dict) or message.get("id") is None:
+                continue  # a notification
+            if message.get("method") == "initialize" and session is None:
+                answer, session = await door.initialize(message)
+            elif session is None:
+                answer = failure(message["id"], RpcError(Code.INVALID_REQUEST, "initialize comes first"))
+            else:
+                answer = await door.answer(message, session)
+            write_line(answer)
+    finally:
+        await server.sessions.close()
+
+
+def serve_stdio(server: HTTPEnvServer, given: BinaryIO | None = None, said: BinaryIO | None = None) -> None:
+    """Serve an environment's tools on this process's own input and output, until its input ends."""
+    source, sink = given or sys.stdin.buffer, said or sys.stdout.buffer
+
+    async def read_line() -> bytes:
+        return await asyncio.to_thread(source.readline)
+
+    def write_line(line: bytes) -> None:
+        sink.write(line + b"\n")
+        sink.flush()
+
+    asyncio.run(converse(server, read_line, write_line))
+
+
+def is_served(app: Any) -> bool:
+    """Whether an application was made by `create_app`, so that its environment can be had."""
+    return isinstance(getattr(getattr(app, "state", None), "env_server", None), HTTPEnvServer)

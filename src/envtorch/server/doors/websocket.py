@@ -1,0 +1,69 @@
+"""`WS /ws`: which conversation a socket has, and in which session."""
+
+from starlette.websockets import WebSocket
+
+from envtorch.errors import EnvTorchError
+from envtorch.protocol.extended import FORMATS
+from envtorch.protocol.wire import error_reply
+from envtorch.server.doors.base_wire import BaseConversation
+from envtorch.server.doors.extended_wire import ExtendedConversation
+from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.session import Session
+from envtorch.server.transport.connection import Line, accept
+from envtorch.settings import ServerMode
+
+__all__ = ["SocketDoor"]
+
+ARRIVAL_PATIENCE_S = 0.25
+"""How long a new socket waits for a slot: the one before it may just be closing."""
+
+
+class SocketDoor:
+    """Drives sessions over WebSockets."""
+
+    def __init__(self, sessions: Sessions, rpc: RpcDoor, mode: ServerMode) -> None:
+        self._sessions = sessions
+        self._rpc = rpc
+        self._mode = mode
+
+    async def endpoint(self, websocket: WebSocket) -> None:
+        """Serve one socket: on the extended wire if the client offers it, else on OpenEnv's."""
+        for offered in websocket.scope.get("subprotocols", ()):
+            format = FORMATS.get(offered)
+            if format is not None:
+                line = await accept(websocket, offered)
+                await ExtendedConversation(line, format, self._sessions, self._rpc, self._mode).serve()
+                return
+        session_id = websocket.query_params.get("session_id")
+        await self._base(await accept(websocket), session_id)
+
+    async def _base(self, line: Line, session_id: str | None) -> None:
+        """A session of the socket's own, or the one that `?session_id=` names."""
+        conversation = BaseConversation(line, self._rpc, self._mode)
+        try:
+            worker = await self._sessions.elsewhere(session_id) if session_id is not None else None
+            if session_id is not None and worker is not None:
+                await self._sessions.neighbours.tunnel(worker, session_id, line)
+                return
+            session = await self._find(session_id)
+        except EnvTorchError as error:
+            line.send(error_reply(error).frame())
+            line.close()
+            await line.converse(conversation)
+            return
+        try:
+            conversation.begin(session)
+            await line.converse(conversation)
+        finally:
+            if session_id is not None:
+                await session.detach()
+            else:
+                await self._sessions.release(session)
+
+    async def _find(self, session_id: str | None) -> Session:
+        if session_id is None:
+            return await self._sessions.open(held=True, wait_s=ARRIVAL_PATIENCE_S)
+        session = self._sessions.get(session_id)
+        session.attach()
+        return session

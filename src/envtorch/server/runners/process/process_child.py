@@ -1,0 +1,228 @@
+"""A session's process: one environment, called one frame at a time."""
+
+import asyncio
+import inspect
+import os
+import random
+import selectors
+import sys
+import traceback
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from envtorch.errors import EnvironmentFailed, EnvTorchError, FactoryFailed, Unsupported
+from envtorch.protocol.binding import Colour
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.envelope import Encoded
+from envtorch.protocol.extended import FORMATS
+from envtorch.protocol.flow import drive, drive_async, settle
+from envtorch.protocol.formats import MSGPACK
+from envtorch.protocol.host import EnvironmentHost
+from envtorch.server.runners.process.process_messages import (
+    Answer,
+    Call,
+    Failed,
+    FrameSocket,
+    Hello,
+    Observed,
+    Ready,
+    Told,
+    keep_only,
+)
+from envtorch.server.runners.process.process_spawning import branch, threads
+from envtorch.server.sessions.environment_factory import Factory
+
+__all__ = ["Seed", "be_born"]
+
+_FORMATS = {format.name: format for format in FORMATS.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What all sessions of one zygote have in common."""
+
+    factory: Factory
+    codec: Codec[Any, Any, Any]
+    keeper: int
+
+
+def be_born(seed: Seed, descriptor: int) -> NoReturn:
+    """In a new process: build the environment, serve it to its end, and end."""
+    try:
+        keep_only(descriptor)
+        _draw_apart()
+        frames = FrameSocket(descriptor)
+        frames.send(Hello(os.getpid()))
+        try:
+            host = EnvironmentHost(seed.factory.make(), seed.codec)
+        except BaseException as error:  # foreign code: whatever it does is the reason
+            reason = FactoryFailed(
+                f"Environment factory '{seed.factory.name}' failed to create instance.",
+                factory_name=seed.factory.name,
+                reason=str(error) or repr(error),
+            )
+            frames.send(Failed.of(reason, traceback.format_exc()))
+        else:
+            Child(frames, host, seed.keeper).serve()
+    except (EOFError, ConnectionError):
+        pass  # the server has let go of us
+    except BaseException:
+        traceback.print_exc()
+        os._exit(70)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _draw_apart() -> None:
+    """Sessions of one zygote must not all draw the same numbers. `random` sees to itself at a fork."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+class Child:
+    """The environment, its socket, and its loop if it has one."""
+
+    def __init__(self, frames: FrameSocket, host: EnvironmentHost, keeper: int) -> None:
+        self._frames = frames
+        self._host = host
+        self._keeper = keeper
+        self._given_away: list[EnvironmentHost] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if host.colour is not Colour.SYNC:
+            # poll, not epoll: the latter would be shared with every process forked from this one.
+            self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())
+
+    def serve(self) -> None:
+        self._frames.send(self._ready())
+        while True:
+            answer = self._answer(self._next())
+            self._frames.send(answer)  # not in one line: a fork has changed the socket meanwhile
+
+    def _ready(self) -> Ready:
+        return Ready(type(self._host.environment).__name__, self._host.has_tools)
+
+    def _next(self) -> Call:
+        """The next call. An async environment's own tasks go on meanwhile."""
+        if self._loop is not None:
+            self._loop.run_until_complete(_readable(self._loop, self._frames.socket.fileno()))
+        return self._frames.receive()
+
+    def _answer(self, call: Call) -> Answer:
+        try:
+            if call.operation == "fork":
+                return self._fork(call)
+            return self._run(call)
+        except EnvTorchError as error:
+            return Failed.of(error, traceback.format_exc())
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            failed = EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__)
+            failed.__cause__ = error
+            return Failed.of(failed, traceback.format_exc())
+
+    def _drive(self, flow: Generator[Any, Any, Any]) -> Any:
+        if self._loop is None:
+            return drive(flow, _settle_here)
+        return self._loop.run_until_complete(drive_async(flow, settle))
+
+    def _run(self, call: Call) -> Answer:
+        result = self._drive(self._flow(call))
+        if isinstance(result, Encoded):
+            return Observed(
+                result.observation,
+                result.reward,
+                result.done,
+                result.metadata,
+                result.terminated,
+                result.truncated,
+            )
+        if call.operation == "tasks":
+            is_several = not isinstance(result, str | bytes | dict) and hasattr(result, "__iter__")
+            return Told(encode_value(list(result) if is_several else result))
+        if call.operation == "metadata":
+            return Told(result.model_dump_json().encode())
+        if isinstance(result, type):
+            return Told(f"{result.__module__}:{result.__qualname__}".encode())
+        return Told(result or b"")
+
+    def _flow(self, call: Call) -> Generator[Any, Any, Any]:
+        host, format, strict = self._host, _FORMATS[call.format], call.strict
+        given: Any = MSGPACK.read(call.values) if call.values else {}
+        match call.operation:
+            case "step" if call.action is not None:
+                return host.step(call.action, given, strict=strict, format=format)
+            case "step":
+                action, options = given
+                return host.step(action, options, strict=strict, format=format)
+            case "reset":
+                return host.reset(given, strict=strict, format=format)
+            case "state":
+                return host.state(format)
+            case "call_tool" | "tool_result":
+                return getattr(host, call.operation)(*given)  # type: ignore[no-any-return]
+            case "tasks":
+                return host.tasks(*given)
+            case "state_class" | "metadata" | "list_tools" | "close":
+                return getattr(host, call.operation)()  # type: ignore[no-any-return]
+        raise EnvironmentFailed(f"there is no operation {call.operation!r}")
+
+    # Copies.
+
+    def _fork(self, call: Call) -> Answer:
+        """A copy of this process for each descriptor that came. Every copy says so on its own."""
+        descriptors = self._frames.take_descriptors()
+        try:
+            hosts = self._copies(len(descriptors))
+            drawn = random.getstate()
+            for descriptor, host in zip(descriptors, hosts, strict=True):
+                if branch(self._keeper):
+                    random.setstate(drawn)  # `random` seeds itself anew at a fork; a copy must not
+                    self._become(descriptor, host)
+                    return self._ready()
+        finally:
+            for descriptor in descriptors:
+                if descriptor != self._frames.socket.fileno():
+                    os.close(descriptor)
+        return Told(b"")
+
+    def _copies(self, count: int) -> list[EnvironmentHost]:
+        """What the copies will serve. Memory is copied by the kernel; what lies outside, by the author."""
+        if threads() > 1:
+            raise Unsupported(
+                f"{type(self._host.environment).__name__} cannot be forked: its process has {threads()} "
+                "threads, and a fork would copy one"
+            )
+        if getattr(self._host.environment, "fork", None) is None:
+            return [self._host] * count
+        copies: list[EnvironmentHost] = self._drive(self._host.fork(count))
+        self._given_away += copies  # kept: a finalizer must not end here what a copy goes on using
+        return copies
+
+    def _become(self, descriptor: int, host: EnvironmentHost) -> None:
+        """In the copy: serve another socket, from here on."""
+        self._frames.socket.close()
+        self._frames = FrameSocket(descriptor)
+        self._host = host
+        self._frames.send(Hello(os.getpid()))
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(descriptor, _resolve, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _resolve(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _settle_here(value: Any) -> Any:
+    return asyncio.run(settle(value)) if inspect.iscoroutine(value) else value

@@ -1,0 +1,1 @@
+"""Who may use a server: tokens, keys and the login page."""

@@ -1,0 +1,1 @@
+"""Live sessions: what each one is, how many there are, and what was answered in them."""

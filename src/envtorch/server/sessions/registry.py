@@ -1,0 +1,387 @@
+"""All the sessions of one server: where they come from, how they are found, when they end."""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from envtorch.errors import (
+    Draining,
+    EnvTorchError,
+    FactoryFailed,
+    InvalidAction,
+    SessionLost,
+    Unsupported,
+)
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.host import EnvironmentHost, Host
+from envtorch.server.runners.runner import Housed, InlineRunner, build
+from envtorch.server.sessions.environment_factory import Factory
+from envtorch.server.sessions.remote_sessions import Alone, Neighbours
+from envtorch.server.sessions.session import Session
+from envtorch.server.sessions.slots import Names, Room, Slots
+from envtorch.server.telemetry.metrics import Meter
+from envtorch.server.telemetry.tracing import Span, no_span
+from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
+
+if TYPE_CHECKING:  # only a server that records, or that isolates, loads them
+    from envtorch.recording.recorder import Recorder
+    from envtorch.server.runners.process.process_launcher import Nursery
+
+__all__ = ["Sessions"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+UNHELD_LEASE_S = 900.0
+"""How long a session lives that no socket ever held, when nobody said otherwise."""
+
+
+MIN_TOKEN_LENGTH = 16
+
+MOST_BUILDERS = 64
+"""How many environments that live on the loop are built at once. A constructor may block, so each is built on
+a thread that ends with it; thousands of those would leave the loop no turn."""
+
+
+class Sessions:
+    """Opens sessions while there is room, finds them by id or token, and frees a slot when, and only when,
+    its session closes."""
+
+    def __init__(
+        self,
+        factory: Factory,
+        codec: Codec[Any, Any, Any],
+        config: ConcurrencyConfig,
+        nursery: "Nursery | None" = None,
+    ) -> None:
+        self.factory = factory
+        self.config = config
+        self.meter = Meter()
+        self.slots: Room
+        self.neighbours: Neighbours = Alone()
+        """The other processes of this server, where a session may live that is not found here."""
+        self.draining = False
+        self.span: Span = no_span
+        self.is_plain = True
+        self.recorder: Recorder | None = None
+        self.drain_listeners: set[Callable[[], None]] = set()
+        self._codec = codec
+        self._live: dict[str, Session] = {}
+        self._by_token: dict[str, Session] = {}
+        self._opening: dict[str, asyncio.Task[Session]] = {}
+        self._spare: Housed | None = None
+        """An environment that was built to answer a question about it, kept for the next session."""
+        self._spare_turn = asyncio.Lock()
+        self._known_class = factory.environment_class
+        self._builders = asyncio.Semaphore(MOST_BUILDERS)
+        self._need_threads: bool | None = None
+        """Whether environments keep the thread they are built on; None before the first."""
+        self.serves_anonymous: bool
+        """Callers who never say who they are share one session. With room for more it would be a guess."""
+        self._anonymous: Session | None = None
+        self._running = 0
+        self._quiet = asyncio.Event()
+        """Set when the server stops and the last call has ended."""
+        self._nursery = nursery
+        self.make_room(config.max_concurrent_envs)
+
+    def make_room(self, sessions: int) -> None:
+        """Hold at most that many sessions, from the first one on. Raises `ConfigurationError` where several
+        environments may not live side by side."""
+        if self._known_class is not None and self._nursery is None:
+            self.factory.require_concurrency(self._known_class, sessions)
+        self.config = self.config.model_copy(update={"max_concurrent_envs": sessions})
+        self.slots = Slots(sessions)
+        self.serves_anonymous = sessions == 1
+
+    # Looking.
+
+    @property
+    def capacity(self) -> int:
+        return self.slots.capacity
+
+    @property
+    def active(self) -> int:
+        return self.slots.taken
+
+    def status(self) -> ServerCapacityStatus:
+        return ServerCapacityStatus.from_counts(self.active, self.capacity)
+
+    def phases(self) -> Counter[str]:
+        """How many sessions are in which phase."""
+        return Counter(session.phase.value for session in self._live.values())
+
+    def all(self) -> list[Session]:
+        """Every live session, oldest first."""
+        return list(self._live.values())
+
+    def find(self, session_id: str) -> Session | None:
+        return self._live.get(session_id)
+
+    def get(self, session_id: str) -> Session:
+        """The session of that id. Raises `SessionLost` when there is none, or no longer."""
+        session = self._live.get(session_id)
+        if session is None:
+            raise SessionLost(f"Unknown session_id: {session_id}")
+        return session
+
+    def by_token(self, token: str) -> Session | None:
+        """The session that this token opens. Tokens are random: looking one up tells nothing of others."""
+        return self._by_token.get(token)
+
+    async def elsewhere(self, name: str) -> int | None:
+        """The worker that holds the session of this id or token; None when it is here, or nowhere."""
+        if name in self._live or name in self._by_token:
+            return None
+        return await self.neighbours.owner(name)
+
+    # Asking about the environment.
+
+    async def spare(self) -> Host:
+        """A live environment to ask about metadata, schema or health. Raises `FactoryFailed`.
+
+        Nothing is built for the question alone: a session's environment will do, else one is built
+        and kept for the next session.
+        """
+        async with self._spare_turn:
+            if self._spare is None:
+                if self._live:
+                    return next(iter(self._live.values())).host
+                self._spare = await self._build()
+            return self._spare.host
+
+    async def ask(self, question: Callable[[Host], Generator[Any, Any, T]]) -> T:
+        """What a flow of some live environment comes to."""
+        host = await self.spare()
+        spare = self._spare
+        if spare is not None and spare.host is host:
+            return await spare.runner.run(question(host))
+        session = next((s for s in self._live.values() if s.host is host), None)
+        if session is None:
+            return await self.ask(question)  # it closed in between
+        return await session.run(question(host))
+
+    # Opening.
+
+    async def open_once(self, token: str | None, grace_s: float | None, *, wait_s: float) -> Session:
+        """The session of that token, opened if need be: asking again, on another socket, opens no second.
+
+        It outlives its socket for the server's grace, or the client's, within the server's limit.
+        """
+        token = token or secrets.token_urlsafe(24)
+        if len(token) < MIN_TOKEN_LENGTH:
+            raise InvalidAction(f"a session token has at least {MIN_TOKEN_LENGTH} characters")
+        session = self._by_token.get(token)
+        if session is not None:
+            return session
+        opening = self._opening.get(token)
+        if opening is None:
+            grace = min(grace_s or self.config.reconnect_grace, self.config.max_reconnect_grace)
+            work = self.open(held=False, wait_s=wait_s, unheld_s=grace, token=token)
+            opening = self._opening[token] = asyncio.get_running_loop().create_task(work)
+            opening.add_done_callback(lambda _: self._opening.pop(token))
+        return await asyncio.shield(opening)
+
+    async def open(
+        self,
+        *,
+        held: bool,
+        wait_s: float = 0.0,
+        unheld_s: float | None = None,
+        token: str | None = None,
+    ) -> Session:
+        """A new session. `held` by a socket it needs no lease; otherwise it has one.
+
+        Raises `CapacityReached` when every slot is taken and none came free within `wait_s`, and
+        `FactoryFailed` when the environment cannot be built.
+        """
+        if self.draining:
+            raise Draining("the server is shutting down and opens no session")
+        if self.factory.is_shared and self._live:
+            return next(iter(self._live.values()))
+        if self.slots.is_full:
+            await self._evict_anonymous()
+        names = Names.new(token)
+        await self.slots.take(wait_s, names)
+        try:
+            async with self._spare_turn:
+                spare, self._spare = self._spare, None
+            housed = spare or await self._build()
+        except BaseException:
+            self.slots.free(names)
+            raise
+        lease_s = None if held or self.factory.is_shared else unheld_s or self.lease_s
+        session = self._enter(Session(housed.host, housed.runner, self, unheld_s=lease_s, names=names))
+        if held and not self.factory.is_shared:
+            session.attach()
+        return session
+
+    def _enter(self, session: Session) -> Session:
+        self._live[session.id] = self._by_token[session.token] = session
+        self.meter.opened += 1
+        logger.debug("session %s opened, %d of %d", session.id[:8], self.active, self.capacity)
+        return session
+
+    async def fork(self, session: Session, count: int, *, timeout_s: float | None = None) -> list[Session]:
+        """New sessions that are exact copies of `session`, all or none.
+
+        Nobody holds them yet: their lease runs until their tokens are shown. Raises `CapacityReached` when
+        there is no room for all of them, and `Unsupported` when the environment cannot be copied.
+        """
+        if self.factory.is_shared:
+            raise Unsupported("this environment cannot be forked: every session shares the one instance")
+        names = [Names.new() for _ in range(count)]
+        await self.slots.take_together(names)
+        try:
+            copies = await session.fork(count, timeout_s=timeout_s)
+        except BaseException:
+            for unused in names:
+                self.slots.free(unused)
+            raise
+        unheld_s = session.unheld_s or self.lease_s
+        twins = [
+            session.twin(copy, unheld_s=unheld_s, names=own) for copy, own in zip(copies, names, strict=True)
+        ]
+        return [self._enter(twin) for twin in twins]
+
+    def trace(self, span: Span) -> None:
+        """Surround every call with a span."""
+        self.span = span
+        self.is_plain = span is no_span and self.recorder is None and not self.draining
+
+    def record(self, recorder: "Recorder") -> None:
+        """Write every call down: each then goes through its session's `host`."""
+        self.recorder, self.is_plain = recorder, False
+
+    def isolate(self, nursery: "Nursery") -> None:
+        """From the first session on, environments live in processes of their own."""
+        self._nursery = nursery
+
+    @property
+    def is_isolated(self) -> bool:
+        return self._nursery is not None
+
+    @property
+    def lease_s(self) -> float:
+        return self.config.session_timeout or UNHELD_LEASE_S
+
+    async def _build(self) -> Housed:
+        try:
+            if self._nursery is not None:
+                return await self._nursery.build()
+            housed = await self._build_here()
+        except EnvTorchError:
+            raise
+        except (Exception, SystemExit) as error:
+            logger.exception("environment factory %s failed", self.factory.name)
+            raise FactoryFailed(
+                f"Environment factory '{self.factory.name}' failed to create instance.",
+                factory_name=self.factory.name,
+                reason=str(error) or repr(error),
+            ) from error
+        assert isinstance(housed.host, EnvironmentHost)
+        self._known_class = type(housed.host.environment)
+        return housed
+
+    async def _build_here(self) -> Housed:
+        if self._need_threads:
+            return await build(self._make, known=self._known_class)
+        async with self._builders:
+            housed = await build(self._make, known=self._known_class)
+        self._need_threads = not isinstance(housed.runner, InlineRunner)
+        return housed
+
+    def _make(self) -> EnvironmentHost:
+        environment = self.factory.make()
+        self.factory.require_concurrency(type(environment), self.capacity)
+        return EnvironmentHost(environment, self._codec)
+
+    # The session of callers who never say who they are.
+
+    async def anonymous(self) -> Session:
+        """The one session that callers without an id share, on a server with room for one session."""
+        if self._anonymous is None or self._anonymous.id not in self._live:
+            self._anonymous = await self.open(held=False)
+        return self._anonymous
+
+    def claim(self, session: Session) -> None:
+        """Its caller has shown the token: from now on the session is somebody's."""
+        if self._anonymous is session:
+            self._anonymous = None
+
+    async def _evict_anonymous(self) -> None:
+        """Nobody can be shown to want it, so it makes room for a caller who asks for a session."""
+        session = self._anonymous
+        if session is not None and session.is_idle and not self.factory.is_shared:
+            logger.info("session %s: anonymous, closed to make room", session.id[:8])
+            self._anonymous = None
+            await session.close("it was anonymous, and made room")
+
+    # Closing.
+
+    async def release(self, session: Session, reason: str = "it was closed") -> None:
+        """Whoever opened the session is done with it. A shared environment lives on."""
+        if not self.factory.is_shared:
+            await session.close(reason)
+
+    def forget(self, session: Session) -> None:
+        """The session is closed: its slot is free."""
+        if self._live.pop(session.id, None) is not None:
+            self._by_token.pop(session.token, None)
+            self.slots.free(session.names)
+        if self._anonymous is session:
+            self._anonymous = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs."""
+        return self._running > 0
+
+    def busy(self, change: int) -> None:
+        """That many more calls run."""
+        self._running += change
+        if self.draining and self._running == 0:
+            self._quiet.set()
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Take nothing new, tell whoever listens, and wait for the calls that run.
+
+        Says whether they all ended before the deadline.
+        """
+        self.draining, self.is_plain = True, False
+        for listener in list(self.drain_listeners):
+            listener()
+        try:
+            async with asyncio.timeout(deadline_s):
+                if self._running:
+                    await self._quiet.wait()
+        except TimeoutError:
+            logger.warning("%d calls still run at the drain deadline", self._running)
+            return False
+        return True
+
+    async def close(self, deadline_s: float = 10.0) -> None:
+        """End every session, and the environment that waits for one; give up on those that hang."""
+        self.draining, self.is_plain = True, False
+        async with self._spare_turn:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            try:
+                await spare.runner.run(spare.host.close())
+            except EnvTorchError as error:
+                logger.warning("the environment that waited for a session did not close: %s", error)
+            await spare.runner.close()
+        reason = "the server was stopped"
+        closing = [asyncio.ensure_future(session.close(reason)) for session in list(self._live.values())]
+        if closing:
+            _, hanging = await asyncio.wait(closing, timeout=deadline_s)
+            for session in hanging:
+                session.cancel()  # its thread is a daemon: it ends with the process
+        if self._nursery is not None:
+            await self._nursery.close()
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close)

@@ -1,0 +1,1 @@
+"""How a WebSocket's frames reach a conversation: through ASGI, or straight from picows."""

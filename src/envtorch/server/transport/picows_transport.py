@@ -1,0 +1,301 @@
+"""Our server's own line: the handshake through ASGI as ever, the frames straight from picows.
+
+uvicorn hands a WebSocket handshake to the application, so that every route, middleware and lock has its say.
+When the application takes the socket over, through the extension it finds in its scope, the connection is
+given to picows: from then on a frame is one call, with no queue, no task and no ASGI message in between.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import picows.picows as engine
+from picows.common import (
+    WSProtocolError,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+)
+from picows.picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+from starlette.websockets import WebSocket
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from envtorch.server.transport.connection import EXTENSION, Conversation
+from envtorch.server.transport.express import DirectSocket
+
+__all__ = ["FastLine", "FastProtocol"]
+
+logger = logging.getLogger("envtorch.server.socket")
+logger.setLevel(logging.CRITICAL)  # a peer that breaks the WebSocket protocol is told so; we need not be
+
+with suppress(ImportError):  # where it is installed, picows loads it with the first socket, which would wait
+    import_module("aiofastnet.transport")
+
+WSProtocol: Any = vars(engine)["WSProtocol"]  # without a type stub, but what picows' own server is made of
+
+TEXT, BINARY, CONTINUATION, CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION, WSMsgType.CLOSE
+DATA_BEGINS = frozenset(bytes([byte]) for byte in (*b"{[", *range(0x80, 0xA0), *range(0xDC, 0xE0)))
+"""How our messages begin: an object or a list, of JSON or of MessagePack. No close frame does."""
+MOST_DIRECT_LINES = 64
+"""Lines that other threads may send on: it is for servers with little to do."""
+CLOSE_PATIENCE_S = 5.0
+"""How long a peer has to answer our goodbye."""
+
+
+class FastProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, which gives its connection away when the application asks for it."""
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if not self.handshake_complete and _is_plain_tcp(self.transport):
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[EXTENSION] = {"take": self._give_away}
+
+    async def _give_away(self, websocket: WebSocket, subprotocol: str | None) -> "FastLine | None":
+        """The line of this socket, which is no longer ours; None when it is gone already."""
+        await websocket.receive()  # the handshake's `connect`
+        if self.disconnected or self.transport.is_closing():
+            return None
+        self.handshake_complete = True
+        self.connections.discard(self)
+        headers = [("Sec-WebSocket-Protocol", subprotocol)] if subprotocol else []
+        answers_pings = self.request.headers.get("EnvTorch-Pings") != "unanswered"
+        line = FastLine(self, WSUpgradeResponse.create_101_response(headers), self.config.ws_max_size)
+        protocol = line.protocol(self.ping_interval if answers_pings else None, self.ping_timeout)
+        self.transport.pause_reading()
+        protocol.connection_made(self.transport)
+        self.transport.set_protocol(protocol)
+        _feed(protocol, _handshake(self.request.headers["Sec-WebSocket-Key"]))
+        self.transport.resume_reading()
+        self.connections.add(line)  # type: ignore[arg-type]
+        return line
+
+
+def _is_plain_tcp(transport: asyncio.Transport) -> bool:
+    sock = transport.get_extra_info("socket")
+    return sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
+
+
+def _handshake(key: str) -> bytes:
+    """The part of the client's handshake that picows needs to answer it; the rest has been looked at."""
+    return (
+        "GET /ws HTTP/1.1\r\nHost: envtorch\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+    ).encode()
+
+
+def _feed(protocol: Any, data: bytes) -> None:
+    protocol.get_buffer(-1)[: len(data)] = data
+    protocol.buffer_updated(len(data))
+
+
+class Outbox:
+    """Frames that leave together: those of one turn of the event loop, whatever lines they are for.
+
+    Sending wakes the peer, which costs the sender more than the send itself; of frames that leave in a row,
+    the first one wakes it for all. None waits longer than `PATIENCE_S` for others, and while they come one by
+    one, none waits at all.
+    """
+
+    PATIENCE_S = 0.0005
+    COMPANY_S = 0.0001
+    """Frames that are no further apart than this may well be of one turn."""
+    _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, Outbox]" = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> "Outbox":
+        return cls._of_loop.setdefault(loop, cls())
+
+    def __init__(self) -> None:
+        self._letters: list[tuple[FastLine, Any, bytes]] = []
+        self._since = 0.0
+        self._in_company = True
+        self.direct_lines = 0
+        """How many lines other threads may send on: each of them is one more descriptor."""
+
+    def is_empty(self) -> bool:
+        return not self._letters
+
+    def post(self, line: "FastLine", kind: Any, frame: bytes) -> None:
+        now = perf_counter()
+        if not self._letters:
+            if not self._in_company and now - self._since > self.COMPANY_S:
+                self._since = now
+                line.write(kind, frame)
+                return
+            self._since = now
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._letters.append((line, kind, frame))
+        if now - self._since > self.PATIENCE_S:
+            self.flush()
+
+    def _end_turn(self) -> None:
+        self._in_company = len(self._letters) != 1
+        self.flush()
+
+    def flush(self) -> None:
+        letters, self._letters = self._letters, []
+        for line, kind, frame in letters:
+            line.write(kind, frame)
+
+
+class FastLine(WSListener):
+    """A socket that picows reads and writes."""
+
+    def __init__(self, before: FastProtocol, response: WSUpgradeResponse, max_bytes: int) -> None:
+        self._response = response
+        self._outbox = Outbox.of(asyncio.get_running_loop())
+        self._connections = before.connections
+        self._max_bytes = max_bytes
+        self._transport: Any = None  # a WSTransport, whose stub knows fewer close codes than there are
+        self._early: list[bytes] = []
+        self._take: Callable[[bytes], None] = self._early.append
+        self._parts: list[bytes] = []
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_congested = self._is_paused = False
+        self._direct: DirectSocket | None = None
+
+    def protocol(self, ping_every_s: float | None, ping_patience_s: float | None) -> Any:
+        """What reads the socket, and has this line told."""
+        interval = ping_every_s or 20.0
+        return WSProtocol(
+            host_port=None,
+            ws_path=None,
+            is_client_side=False,
+            ws_listener_factory=self._meet,
+            logger=logger,
+            disconnect_on_exception=True,
+            websocket_handshake_timeout=None,
+            enable_auto_ping=bool(ping_every_s),
+            auto_ping_idle_timeout=interval,
+            auto_ping_reply_timeout=min(ping_patience_s or interval, interval),
+            auto_ping_strategy=0,
+            enable_auto_pong=True,
+            max_frame_size=self._max_bytes,
+            extra_headers=None,
+            read_buffer_init_size=2048,
+        )
+
+    def _meet(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
+        return WSUpgradeResponseWithListener(self._response, self)
+
+    # What picows tells.
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        payload = frame.get_payload_as_bytes()
+        if payload[:1] in DATA_BEGINS and frame.fin and not self._parts:
+            self._hand_over(payload)
+            return
+        kind = frame.msg_type  # asked only now: it takes longer than to read the frame
+        if kind is CLOSE:
+            self._say_goodbye(frame.get_close_code())
+        elif kind in (TEXT, BINARY, CONTINUATION):
+            self._collect(kind, payload, frame.fin)
+
+    def _hand_over(self, message: bytes) -> None:
+        try:
+            self._take(message)
+        except Exception:
+            logger.critical("a frame could not be answered; its socket is closed", exc_info=True)
+            raise
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._connections.discard(self)
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
+            self._outbox.direct_lines -= 1
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._is_congested = True
+        self._watch_reading()
+
+    def resume_writing(self) -> None:
+        self._is_congested = False
+        self._watch_reading()
+
+    def _collect(self, kind: WSMsgType, payload: bytes, is_last: bool) -> None:
+        """A message that comes in parts."""
+        if (kind is CONTINUATION) is not bool(self._parts):
+            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a part of a message out of order")
+        self._parts.append(payload)
+        if sum(map(len, self._parts)) > self._max_bytes:
+            raise WSProtocolError(WSCloseCode.MESSAGE_TOO_BIG, "the message is too large")
+        if is_last:
+            whole, self._parts = b"".join(self._parts), []
+            self._hand_over(whole)
+
+    # What a conversation asks for.
+
+    def send(self, frame: bytes, *, binary: bool = False) -> None:
+        self._outbox.post(self, BINARY if binary else TEXT, frame)
+
+    def write(self, kind: Any, frame: bytes) -> None:
+        """Send a frame now: called by the outbox."""
+        if self._direct is None:
+            self._transport.send(kind, frame)
+            return
+        with self._direct.lock:
+            self._transport.send(kind, frame)
+
+    def direct(self) -> DirectSocket | None:
+        if self._direct is None and self._outbox.direct_lines < MOST_DIRECT_LINES and not self._ended.done():
+            loop = asyncio.get_running_loop()
+            underlying = self._transport.underlying_transport
+            self._direct = DirectSocket(
+                underlying, loop, lambda frame, binary: self.send(frame, binary=binary)
+            )
+            self._outbox.direct_lines += 1
+        return self._direct if self._outbox.is_empty() else None
+
+    def close(self, code: int = 1000) -> None:
+        self._outbox.flush()
+        self._transport.send_close(code)
+        asyncio.get_running_loop().call_later(CLOSE_PATIENCE_S, self._transport.disconnect)
+
+    def pause(self) -> None:
+        self._is_paused = True
+        self._watch_reading()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._watch_reading()
+
+    async def converse(self, conversation: Conversation) -> None:
+        self._take = conversation.take
+        for frame in self._early:
+            conversation.take(frame)
+        await self._ended
+
+    def _watch_reading(self) -> None:
+        """Read while the peer takes what it is sent, and the conversation takes what it sends."""
+        underlying = self._transport.underlying_transport
+        with suppress(RuntimeError):  # it may be closing
+            if self._is_paused or self._is_congested:
+                underlying.pause_reading()
+            else:
+                underlying.resume_reading()
+
+    def _say_goodbye(self, code: Any) -> None:
+        """The peer closes, or answers our own goodbye."""
+        self._outbox.flush()
+        if not self._transport.is_close_frame_sent:
+            self._transport.send_close(code or 1000)
+        self._transport.disconnect()
+
+    def shutdown(self) -> None:
+        """uvicorn stops."""
+        self._outbox.flush()
+        self._transport.send_close(1012)
+        self._transport.disconnect()

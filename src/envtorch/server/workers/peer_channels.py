@@ -1,0 +1,195 @@
+"""Channels of a socket here whose sessions live with a neighbour: requests go there, replies come back.
+
+Towards the neighbour this is a client like any other, on the same extended wire, over its private socket. So
+whatever holds for a session and its socket holds here: a request is taken once, a socket that goes leaves the
+session detached, and whoever attaches next takes it over.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from envtorch.errors import EnvTorchError
+from envtorch.protocol.extended import Message, error_reply, read_frame, write_frame
+from envtorch.protocol.formats import Format
+from envtorch.protocol.wire import Reply
+from envtorch.server.doors.extended_wire import TAKEN_OVER
+from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.remote_sessions import FarSession
+
+__all__ = ["Channels"]
+
+Dial = Callable[[int], Awaitable[ClientConnection]]
+Receiver = Callable[[Message], None]
+Gone = Callable[[], EnvTorchError]
+"""What to say of a session whose worker does not answer any more."""
+
+
+class Link:
+    """A connection to one neighbour, for the channels of one socket."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        format: Format,
+        sessions: Sessions,
+        send: Receiver,
+        gone: Gone,
+        ended: "Callable[[Link, bool], None]",
+    ) -> None:
+        self._connection = connection
+        self._format = format
+        self._sessions = sessions
+        self._send = send
+        self._gone = gone
+        self._ended = ended
+        self._outbox: list[Message] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._expected: dict[tuple[int, int], deque[Receiver]] = {}
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._read()), loop.create_task(self._write())]
+
+    def forward(self, message: Message) -> None:
+        self._request(message, self._send)
+
+    async def ask(self, message: Message) -> Message:
+        """The reply to a request."""
+        answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def resolve(reply: Message) -> None:
+            if not answered.done():
+                answered.set_result(reply)
+
+        self._request(message, resolve)
+        return await answered
+
+    def _request(self, message: Message, receiver: Receiver) -> None:
+        """While it is under way the server is busy with it, and does not shut down before the answer."""
+        assert message.id is not None
+        self._sessions.busy(+1)
+        self._expected.setdefault((message.ch, message.id), deque()).append(receiver)
+        self._outbox.append(message)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Say what there is left to say, and hang up."""
+        self._closing = True
+        self._wake.set()
+
+    async def _write(self) -> None:
+        with suppress(ConnectionClosed):  # the reader deals with that
+            while not (self._closing and not self._outbox):
+                await self._wake.wait()
+                self._wake.clear()
+                batch, self._outbox = self._outbox, []
+                if batch:
+                    frame = write_frame(batch, self._format)
+                    await self._connection.send(frame, text=not self._format.is_binary)
+            await self._connection.close()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                for message in read_frame(await self._connection.recv(decode=False), self._format):
+                    self._arrived(message)
+        except ConnectionClosed:
+            pass
+        finally:
+            self._end()
+
+    def _arrived(self, message: Message) -> None:
+        if message.id is None:
+            return  # the neighbour is draining; so is this worker, and says so itself
+        key = (message.ch, message.id)
+        receivers = self._expected.get(key)
+        if not receivers:
+            return
+        receiver = receivers.popleft()
+        if not receivers:
+            del self._expected[key]
+        self._sessions.busy(-1)
+        receiver(message)
+
+    def _end(self) -> None:
+        """Tell whoever still waits; not when another socket took the session, where the requests run on."""
+        taken_over = self._connection.close_code == TAKEN_OVER
+        self._tasks[1].cancel()
+        self._ended(self, taken_over)
+        waiting, self._expected = self._expected, {}
+        for (channel, id), receivers in waiting.items():
+            lost = Message.of(error_reply(self._gone(), self._format), id=id, ch=channel)
+            for receiver in receivers:
+                self._sessions.busy(-1)
+                if not (taken_over or self._closing):
+                    receiver(lost)
+
+
+class Channels:
+    """The channels of one socket, by the neighbours that hold their sessions."""
+
+    def __init__(
+        self,
+        format: Format,
+        sessions: Sessions,
+        dial: Dial,
+        gone: Gone,
+        send: Receiver,
+        lost: Callable[[], None],
+    ) -> None:
+        self.held: dict[int, FarSession] = {}
+        self._format = format
+        self._sessions = sessions
+        self._dial = dial
+        self._gone = gone
+        self._send = send
+        self._lost = lost
+        self._links: dict[int, asyncio.Task[Link]] = {}
+        self._closed = False
+
+    async def take_up(self, worker: int, message: Message) -> Reply:
+        link = await self._link(worker)
+        answer = await link.ask(message)
+        if answer.type == "session":
+            self.held[message.ch] = link
+        return Reply(answer.type, bytes(answer.data), self._format)
+
+    async def _link(self, worker: int) -> Link:
+        """The link to a neighbour, one for all channels; dialled by whoever needs it first."""
+        known = self._links.get(worker)
+        if known is None:
+            known = self._links[worker] = asyncio.get_running_loop().create_task(self._connect(worker))
+        try:
+            return await asyncio.shield(known)
+        except EnvTorchError:
+            self._links.pop(worker, None)
+            raise
+
+    async def _connect(self, worker: int) -> Link:
+        try:
+            connection = await self._dial(worker)
+        except (OSError, TimeoutError, ConnectionClosed) as error:
+            raise self._gone() from error
+        link = Link(connection, self._format, self._sessions, self._send, self._gone, self._ended)
+        if self._closed:
+            link.close()
+        return link
+
+    def _ended(self, link: Link, taken_over: bool) -> None:
+        self.held = {channel: held for channel, held in self.held.items() if held is not link}
+        for worker, task in list(self._links.items()):
+            if task.done() and not task.cancelled() and task.exception() is None and task.result() is link:
+                del self._links[worker]
+        if taken_over and not self._closed:
+            self._lost()
+
+    def close(self) -> None:
+        self._closed = True
+        self.held.clear()
+        for task in self._links.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
