@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envtorch.errors import EnvTorchError
     from envtorch.pool import AsyncEnvPool, EnvPool
     from envtorch.server import HTTPEnvServer, create_app, create_fastapi_app, serve
-    from envtorch.together import Actions
+    from envtorch.batch_actions import Actions
     from envtorch.types import (
         Action,
         ConcurrencyConfig,
@@ -48,7 +48,7 @@ _HOMES = {
     "envtorch.errors": ("EnvTorchError",),
     "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
     "envtorch.server": ("HTTPEnvServer", "create_app", "create_fastapi_app", "serve"),
-    "envtorch.together": ("Actions",),
+    "envtorch.batch_actions": ("Actions",),
     "envtorch.types": (
         "Action",
         "ConcurrencyConfig",

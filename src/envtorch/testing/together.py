@@ -10,7 +10,7 @@ from envtorch.protocol.encoding import encode_value
 from envtorch.testing.player import Player
 from envtorch.testing.report import Finding, Severity
 from envtorch.testing.subject import Subject
-from envtorch.together import Actions
+from envtorch.batch_actions import Actions
 
 __all__ = ["together"]
 
