@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from envtorch.errors import MissingExtra
-from tests.support import PATIENCE_S
 
 USUAL = "http://127.0.0.1:8000"
 FENCE = re.compile(
@@ -72,7 +71,7 @@ class Reader:
         finally:
             for server in self._servers:
                 server.terminate()
-                server.wait(timeout=PATIENCE_S)
+                server.wait(timeout=120)
 
     def _do(self, block: Block) -> None:
         body = block.body.replace(USUAL, self._url)
