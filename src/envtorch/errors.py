@@ -18,6 +18,7 @@
     ├── Draining               DRAINING            the server is shutting down and takes nothing new
     ├── SessionLost            SESSION_ERROR       the session, and its episode, are gone
     ├── InternalError          INTERNAL_ERROR      a fault of the server itself; its log has the error id
+    │   └── RecordingFailed    RECORDING_FAILED    the call must be recorded and cannot be; it was not made
     ├── ConnectFailed          —                   no server could be reached at that address
     ├── ProviderFailed         —                   a server could not be started, or did not stay
     │   ├── EngineUnavailable  —                   no container engine, cluster or tool to start it with
@@ -65,6 +66,7 @@ __all__ = [
     "PortTaken",
     "ProtocolError",
     "ProviderFailed",
+    "RecordingFailed",
     "ServerExited",
     "SessionLost",
     "TimedOut",
@@ -234,6 +236,13 @@ class InternalError(EnvTorchError):
     """A fault of the server itself. `details["error_id"]` finds it in the server's log."""
 
     code = "INTERNAL_ERROR"
+
+
+class RecordingFailed(InternalError):
+    """The server records every call, and the disk takes no more. The call was not made."""
+
+    code = "RECORDING_FAILED"
+    http_status = 507
 
 
 class SessionLost(EnvTorchError):

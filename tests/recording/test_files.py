@@ -106,16 +106,16 @@ def test_a_disk_that_cannot_keep_up_costs_lines_and_says_so(tmp_path: Path) -> N
 
 
 def test_a_value_that_cannot_be_written_costs_one_line(tmp_path: Path) -> None:
-    writer = LineWriter(tmp_path / "lines")
+    writer = LineWriter(tmp_path / "lines", first_line=b"first\n", describe_loss=lambda missing: b"lost\n")
 
     def broken() -> bytes:
         raise TypeError("no such line")
 
-    writer.put(1, lambda: b"one\n")
-    writer.put(1, broken)
-    writer.put(1, lambda: b"two\n")
+    writer.put(1, 1, lambda: b"one\n")
+    writer.put(1, 1, broken)
+    writer.put(1, 1, lambda: b"two\n")
     writer.close()
-    assert (tmp_path / "lines").read_bytes() == b"one\ntwo\n"
+    assert (tmp_path / "lines").read_bytes() == b"first\none\ntwo\n"
 
 
 def test_parquet_loads_with_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
