@@ -11,6 +11,7 @@ import pytest
 
 from envtorch.sandbox import Sandbox
 from envtorch.sandbox.guest import passage
+from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in passage.PROGRAMS, reason="there is no short way on this kind of machine"
@@ -27,7 +28,7 @@ assert way is not None
 def alone(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in an interpreter with one thread."""
     return subprocess.run(
-        [sys.executable, "-c", ALONE + code], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", ALONE + code], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
