@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envtorch.batch_actions import Actions
     from envtorch.client import (
         AsyncEnvClient,
         EnvClient,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from envtorch.errors import EnvTorchError
     from envtorch.pool import AsyncEnvPool, EnvPool
     from envtorch.server import HTTPEnvServer, create_app, create_fastapi_app, serve
-    from envtorch.batch_actions import Actions
     from envtorch.types import (
         Action,
         ConcurrencyConfig,

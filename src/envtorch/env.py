@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Generic, Protocol, Self, get_args, get_origin, runtime_checkable
 
-from envtorch.errors import ConfigurationError
 from envtorch.batch_actions import Actions
+from envtorch.errors import ConfigurationError
 from envtorch.types import ActT, EnvironmentMetadata, ObsT, State, StateT, Tool
 
 __all__ = [

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import field_validator
 
 from envtorch import Action, Environment, Observation, State
+from tests.support import PATIENCE_S
 
 
 class Order(Action):
@@ -37,6 +38,7 @@ class Obedient(Environment[Order, Report, Count]):
     """A blocking environment. `gate` holds a step up until its test opens it."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    REQUIRES_RESET = False
     gate = threading.Event()
     entered = threading.Event()
     closed: list[int] = []
@@ -66,7 +68,7 @@ class Obedient(Environment[Order, Report, Count]):
                 raise RuntimeError("kaboom")
             case "wait":
                 self.entered.set()
-                assert self.gate.wait(20)
+                assert self.gate.wait(PATIENCE_S)
             case "array":
                 return Report(data=np.eye(2))
             case "unencodable":
@@ -88,6 +90,7 @@ class AsyncObedient(Environment[Order, Report, Count]):
     """The same on the event loop."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    REQUIRES_RESET = False
 
     def __init__(self) -> None:
         super().__init__()

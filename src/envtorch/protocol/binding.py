@@ -90,7 +90,7 @@ class Method:
             known = ", ".join(sorted(self.keywords)) or "no keyword at all"
             raise InvalidAction(
                 f"{self.name} does not take {', '.join(map(repr, unknown))}; it takes {known}",
-                unknown=unknown,
+                arguments=unknown,
             )
         return {name: self._valid(name, value) for name, value in options.items() if self.takes(name)}
 
@@ -165,7 +165,7 @@ class Binding:
 
     @classmethod
     def of(cls, environment: Environment[Any, Any, Any]) -> "Binding":
-        """The binding of an environment's class, found once; of the object where it has methods of its own."""
+        """The binding of an environment's class, found once; of an object that has its own methods."""
         kind = type(environment)
         own = getattr(environment, "__dict__", {})
         if _BOUND_NAMES.isdisjoint(own):

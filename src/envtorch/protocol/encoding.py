@@ -6,6 +6,7 @@ the error names the field.
 """
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +31,7 @@ class _ObservationData(msgspec.Struct):
     observation: msgspec.Raw
     reward: Scalar | None
     done: bool
-    metadata: msgspec.Raw | None | msgspec.UnsetType = msgspec.UNSET
+    metadata: msgspec.Raw | msgspec.UnsetType | None = msgspec.UNSET
     terminated: bool | msgspec.UnsetType = msgspec.UNSET
     truncated: bool | msgspec.UnsetType = msgspec.UNSET
 
@@ -180,7 +181,7 @@ def encode_observation(
         if not own.keys() >= shape.fields:
             missing = ", ".join(map(repr, sorted(shape.fields - own.keys())))
             raise EnvironmentFailed(
-                f"{method} returned {kind.__name__} without its field {missing}: it was made without validation"
+                f"{method} returned {kind.__name__} without {missing}: it was made without validation"
             )
         get = own.get
     terminated = truncated = None
@@ -220,7 +221,7 @@ def has_own_flags(kind: type) -> bool:
     if not issubclass(kind, Observation):
         return False
     return all(
-        next(base for base in kind.__mro__ if name in base.__dict__.get("__annotations__", {})) is Observation
+        next(base for base in kind.__mro__ if name in inspect.get_annotations(base)) is Observation
         for name in ("terminated", "truncated")
     )
 

@@ -203,7 +203,7 @@ class EnvironmentHost:
 
     # Tools and tasks, for environments that have them.
 
-    def list_tools(self, call: Call = Call("list_tools")) -> Flow[bytes]:
+    def list_tools(self, call: Call | None = None) -> Flow[bytes]:
         """The tools, as a JSON array in MCP's spelling."""
         environment = self.environment
         try:

@@ -25,7 +25,7 @@ from envtorch.settings import ServerMode, Settings
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
 
 if TYPE_CHECKING:
-    from envtorch.server.runners.process.process_launcher import Nursery
+    from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
 
@@ -66,8 +66,8 @@ class HTTPEnvServer:
         codec = Codec(self.spec)
         config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
         self._factory = factory
-        nursery = self._nursery(isolation) if isolation is not None else None
-        self.sessions = Sessions(factory, codec, config, nursery)
+        launcher = self._launcher(isolation) if isolation is not None else None
+        self.sessions = Sessions(factory, codec, config, launcher)
         self.mode = ServerMode.SIMULATION
         self.is_locked = False
         self.codec = codec
@@ -77,7 +77,7 @@ class HTTPEnvServer:
 
         `preludes` name functions that each process calls before it loads anything else.
         """
-        self.sessions.isolate(self._nursery(isolation, preludes))
+        self.sessions.isolate(self._launcher(isolation, preludes))
 
     def make_room(self, sessions: int) -> None:
         """Hold at most that many sessions, whatever was said before; not once there are sessions."""
@@ -87,10 +87,11 @@ class HTTPEnvServer:
             raise ConfigurationError("there are sessions already: say how many there may be before the first")
         self.sessions.make_room(sessions)
 
-    def record(self, directory: Path | str, *, secrets: Iterable[str] = ()) -> None:
+    def record(self, directory: Path | str, *, secrets: Iterable[str] = (), required: bool = False) -> None:
         """Write down every episode, from the first session on; `secrets` are names of fields to leave out.
 
-        One file per server process, made when the first call comes; see `envtorch.recording`.
+        One file per server process, made when the first call comes; see `envtorch.recording`. With
+        `required`, calls are refused while the disk takes no more.
         """
         # Here, so that only a server that records pays for what writes, reads and replays recordings.
         from envtorch.recording.recorder import Recorder, versions_of
@@ -101,16 +102,17 @@ class HTTPEnvServer:
             schemas=self.codec.schemas(),
             versions=versions_of(self.spec.action.__module__),
             secrets=secrets,
+            required=required,
         )
         self.sessions.record(recorder)
 
-    def _nursery(self, isolation: str, preludes: Sequence[str] = ()) -> "Nursery":
+    def _launcher(self, isolation: str, preludes: Sequence[str] = ()) -> "ProcessLauncher":
         if isolation != "process":
             raise ConfigurationError(f"isolation is 'process' or left out, not {isolation!r}")
         # Here, so that a server with no processes to look after does not load what looks after them.
-        from envtorch.server.runners.process.process_launcher import Nursery
+        from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
-        return Nursery.of(self._factory, self.spec, preludes=preludes)
+        return ProcessLauncher.of(self._factory, self.spec, preludes=preludes)
 
     @property
     def active_sessions(self) -> int:

@@ -99,7 +99,7 @@ class ExtendedConversation:
             for session in set(self._channels.values()):
                 session.drop(self)
             self._channels.clear()
-                self._far.close()
+            self._far.close()
 
     # In.
 
@@ -374,6 +374,10 @@ class ExtendedConversation:
         batches, self._batches = self._batches, {}
         written = []
         for id, steps in batches.items():
+            if len(steps) == 1:
+                channel, encoded = steps[0]
+                written.append(Message("observation", id, channel, msgspec.Raw(encoded.data())))
+                continue
             steps.sort(key=itemgetter(0))
             channels = [channel for channel, _ in steps]
             data = write_rows([encoded for _, encoded in steps], channels, self._format)

@@ -4,11 +4,12 @@
 episode goes on. A server with room for one session also serves callers who send neither.
 """
 
-import asyncio
 import functools
+import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import cached_property, partial
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 from fastapi import APIRouter, Body
@@ -17,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, SessionLost
+from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.envelope import Encoded
-from envtorch.protocol.messages import write_json
-from envtorch.protocol.wire import http_observation
+from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.messages import read_json, write_json
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
@@ -168,28 +169,20 @@ class HttpDoor:
         """Begin an episode, in the session that the caller names or in a new one."""
         session = self._named(request) or await self._new_session()
         options = (body or ResetRequest()).model_dump(exclude_unset=True)
-        call = partial(self._reset, session, options)
+        call = Call.reset(options)
         return self._observed(session, await _once(session, options.get("request_id"), call))
 
     async def step(self, request: Request, body: StepRequest) -> Response:
         """Take one action in the caller's session."""
         session = await self._session(request)
-        return self._observed(
-            session, await _once(session, body.request_id, partial(self._step, session, body))
-        )
-
-    async def _reset(self, session: Session, options: dict[str, Any]) -> Encoded:
-        return await session.run(session.host.reset(options, strict=False), "reset")
-
-    async def _step(self, session: Session, body: StepRequest) -> Encoded:
         options = body.model_dump(exclude_unset=True, exclude={"action"})
-        flow = session.host.step(body.action, options, strict=False)
-        return await session.step(flow, timeout_s=body.timeout_s)
+        call = Call.step(json.dumps(body.action).encode(), keywords=options)
+        return self._observed(session, await _once(session, body.request_id, call, body.timeout_s))
 
     async def state(self, request: Request) -> Response:
         """Where the caller's episode stands: every field, whatever class the state has."""
         session = await self._session(request)
-        state = await session.run(session.host.state(), "state")
+        state = await session.call(Call("state"))
         return Response(state, media_type="application/json")
 
     async def close(self, request: Request) -> Response:
@@ -202,7 +195,7 @@ class HttpDoor:
         return response
 
     def _observed(self, session: Session, encoded: Encoded) -> Response:
-        response = Response(http_observation(encoded), media_type="application/json")
+        response = Response(encoded.http_body(), media_type="application/json")
         response.headers[SESSION_HEADER] = session.token
         response.set_cookie(SESSION_HEADER, session.token, httponly=True, samesite="strict")
         return response
@@ -238,28 +231,31 @@ class HttpDoor:
 
     async def metadata(self) -> Response:
         """Name, description and version, as the environment tells them."""
-        metadata = await self._sessions.ask(lambda host: host.metadata())
-        return Response(metadata.model_dump_json(), media_type="application/json")
+        return Response(await self._sessions.ask(Call("metadata")), media_type="application/json")
 
     async def schema(self) -> Response:
         """JSON schemas of everything that travels."""
-        return JSONResponse(self._codec.schemas(state=await self._state_class()))
-
-    async def _state_class(self) -> type:
-        declared: type = self._codec.spec.state
-        try:
-            actual: type = await self._sessions.ask(lambda host: host.state_class())
-        except EnvironmentFailed:
-            return declared  # an environment may have no state before its first reset
-        return actual if issubclass(actual, declared) else declared
+        schemas = self._codec.schemas()
+        with suppress(EnvironmentFailed):  # an environment may have no state before its first reset
+            schemas["state"] = read_json(await self._sessions.ask(Call("state_schema")))
+        return JSONResponse(schemas)
 
     async def ready(self) -> Response:
-        """200 when the server would open a session, 503 and the reason when it is draining or full."""
+        """200 when the server would open a session, 503 and the reason when it would not.
+
+        A recording that cannot be written is told here either way; it makes the server unready only where
+        every call has to be recorded.
+        """
+        recorder, stuck = self._sessions.recorder, self._sessions.stuck
+        told: dict[str, Any] = {"stuck": stuck} if stuck else {}
+        told |= {} if recorder is None or recorder.problem is None else {"recording": recorder.problem}
+        if recorder is not None and recorder.refuses_calls:
+            return JSONResponse({"ready": False, "detail": "recording failed"} | told, status_code=503)
         if self._sessions.draining:
             return JSONResponse({"ready": False, "detail": "draining"}, status_code=503)
         if self._sessions.slots.is_full:
-            return JSONResponse({"ready": False, "detail": "full"}, status_code=503)
-        return JSONResponse({"ready": True})
+            return JSONResponse({"ready": False, "detail": "full"} | told, status_code=503)
+        return JSONResponse({"ready": True} | told)
 
     async def metrics(self) -> Response:
         """Numbers for Prometheus."""
@@ -270,7 +266,13 @@ class HttpDoor:
         from envtorch.server.telemetry.exposition import Metrics
 
         sessions = self._sessions
-        return Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting)
+        return Metrics(
+            sessions.meter,
+            sessions.phases,
+            lambda: sessions.slots.waiting,
+            lambda: sessions.stuck,
+            sessions.recorder,
+        )
 
     async def health(self) -> Response:
         """200 when an environment can be built, 503 and the reason when not."""
@@ -284,12 +286,12 @@ class HttpDoor:
 
 
 async def _once(
-    session: Session, request_id: str | None, call: Callable[[], Coroutine[Any, Any, Encoded]]
+    session: Session, request_id: str | None, call: Call, timeout_s: float | None = None
 ) -> Encoded:
-    """What a call comes to; with a `request_id`, what it came to the first time."""
-    if request_id is None:
-        return await call()
-    return await asyncio.shield(session.once(request_id, call))
+    """What came of a call; with a `request_id`, what came of it the first time."""
+    digest = hash((call.operation, call.data))
+    encoded: Encoded = await session.call(call, id=request_id, digest=digest, timeout_s=timeout_s)
+    return encoded
 
 
 def _token(request: Request) -> str | None:

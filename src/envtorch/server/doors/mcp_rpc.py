@@ -95,7 +95,7 @@ class RpcDoor:
             return failure(id, RpcError.of(error))
 
     def own_call(self, text: bytes, own: Session) -> OwnCall | bytes:
-        """A request for the tools of a socket's own session, as a call; any other as it came, for `answer`."""
+        """A request for the tools of a socket's own session, as a call; any other unchanged, for `answer`."""
         try:
             request = decode(text)
             if request.method == "tools/list" and own.runner.has_tools:

@@ -19,10 +19,14 @@ class Runner(Protocol):
     name: str
     """The environment's class, by name."""
     has_tools: bool
-    host: EnvironmentHost | None
-    """The environment, where it lives in this process; else None."""
-    steps_together: EnvironmentHost | None
-    """The environment, where its `step_many` may be called right here; else None."""
+
+    @property
+    def host(self) -> EnvironmentHost | None:
+        """The environment, where it lives in this process; else None."""
+
+    @property
+    def steps_together(self) -> EnvironmentHost | None:
+        """The environment, where its `step_many` may be called right here; else None."""
 
     @property
     def ended(self) -> str | None:

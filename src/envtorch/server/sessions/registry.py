@@ -34,7 +34,7 @@ from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
 
 if TYPE_CHECKING:  # only a server that records, or that isolates, loads them
     from envtorch.recording.recorder import Recorder
-    from envtorch.server.runners.process.process_launcher import Nursery
+    from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
 __all__ = ["Sessions"]
 
@@ -60,7 +60,7 @@ class Sessions:
         factory: Factory,
         codec: Codec[Any, Any, Any],
         config: ConcurrencyConfig,
-        nursery: "Nursery | None" = None,
+        launcher: "ProcessLauncher | None" = None,
     ) -> None:
         self.factory = factory
         self.config = config
@@ -89,7 +89,7 @@ class Sessions:
         self._running = 0
         self._quiet = asyncio.Event()
         """Set when the server stops and the last call has ended."""
-        self._nursery = nursery
+        self._launcher = launcher
         self.threads = ThreadStock()
         self._hanging_builds = 0
         self._closing_unused: set[asyncio.Task[None]] = set()
@@ -98,7 +98,7 @@ class Sessions:
     def make_room(self, sessions: int) -> None:
         """Hold at most that many sessions, from the first one on. Raises `ConfigurationError` where several
         environments may not live side by side."""
-        if self._known_class is not None and self._nursery is None:
+        if self._known_class is not None and self._launcher is None:
             self.factory.require_concurrency(self._known_class, sessions)
         self.config = self.config.model_copy(update={"max_concurrent_envs": sessions})
         self.slots = Slots(sessions, lambda: self.stuck)
@@ -286,13 +286,13 @@ class Sessions:
         """Record the calls of every session opened from now on."""
         self.recorder = recorder
 
-    def isolate(self, nursery: "Nursery") -> None:
+    def isolate(self, launcher: "ProcessLauncher") -> None:
         """From the first session on, environments live in processes of their own."""
-        self._nursery = nursery
+        self._launcher = launcher
 
     @property
     def is_isolated(self) -> bool:
-        return self._nursery is not None
+        return self._launcher is not None
 
     @property
     def lease_s(self) -> float:
@@ -326,7 +326,7 @@ class Sessions:
     def _abandon(self, building: "asyncio.Task[Runner]", names: Names | None) -> None:
         """Nobody waits for an environment any more that is still being built."""
         self._hanging_builds += 1
-        if self._nursery is not None:
+        if self._launcher is not None:
             building.cancel()
         building.add_done_callback(partial(self._built_late, names))
 
@@ -342,8 +342,8 @@ class Sessions:
 
     async def _build_anywhere(self) -> Runner:
         try:
-            if self._nursery is not None:
-                return await self._nursery.build()
+            if self._launcher is not None:
+                return await self._launcher.build()
             return await self._build_here()
         except EnvTorchError:
             raise
@@ -453,8 +453,8 @@ class Sessions:
             for session in hanging:
                 session.cancel()  # its thread is a daemon: it ends with the process
         self.threads.close()
-        if self._nursery is not None:
-            await self._nursery.close()
+        if self._launcher is not None:
+            await self._launcher.close()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
 

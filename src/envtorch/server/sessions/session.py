@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import (
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Session", "outcome_of"]
 
 logger = logging.getLogger(__name__)
+
+
+UNSTOPPABLE = "a call that could not be stopped was cancelled or ran past its deadline"
+
+
+def _cancel(task: "asyncio.Task[None]", outcome: Outcome) -> None:
+    """End the work for a request that is settled. Of a task that is over, this is nothing."""
+    task.cancel()
 
 
 def _is_pending(outcome: Outcome) -> bool:
@@ -70,7 +79,7 @@ class Session:
         self.id, self.token = self.names
         """The token a client needs to attach to this session. It is in no URL, no log and no state."""
         self.runner = runner
-        self.steps = 0 if copy_of is None else copy_of.steps
+        self.steps: int = 0 if copy_of is None else copy_of.steps
         self.parent_id: str | None = None if copy_of is None else copy_of.id
         """The session that this one is a copy of, if it is one."""
         self.unheld_s = unheld_s
@@ -154,6 +163,8 @@ class Session:
                 return known
         if self._gone is not None or self._context.draining:
             return Outcome.refused(call, self._refusal())
+        if self._tape is not None and (refusal := self._tape.refusal(call)) is not None:
+            return Outcome.refused(call, refusal)
         outcome = Outcome(call, id)
         if id is not None:
             self.ledger.note(id, outcome, digest, acknowledged)
@@ -194,7 +205,7 @@ class Session:
         outcome = Outcome(request, id)
         self.ledger.note(id, outcome, digest, acknowledged)
         task = asyncio.get_running_loop().create_task(self._work(outcome, work))
-        outcome.then(lambda _: task.cancel())  # of a task that is over, this is nothing
+        outcome.then(partial(_cancel, task))
         return outcome
 
     async def _work(self, outcome: Outcome, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -257,11 +268,13 @@ class Session:
         if self._tape is not None:
             gave_up = outcome.is_settled and error is not None
             self._tape.note(outcome.call, None if gave_up else error or result)
-        if isinstance(error, EnvironmentFailed) and not outcome.is_settled and "error_id" not in error.details:
+        if isinstance(error, EnvironmentFailed) and not outcome.is_settled:
             self._report(error, outcome.id)
 
     def _report(self, error: EnvironmentFailed, request_id: int | str | None = None) -> None:
         """Tell the client in a sentence, the log in full, and give both the same error id."""
+        if "error_id" in error.details:  # the failure of several sessions is logged once
+            return
         error.details["error_id"] = error_id = secrets.token_hex(6)
         logger.warning(
             "session %s: %s [error %s]",
@@ -338,7 +351,7 @@ class Session:
             return False
         if outcome is self._running:
             if not self.runner.stop():
-                self._end("a call that could not be stopped was cancelled or ran past its deadline")
+                self._end(self.runner.ended or UNSTOPPABLE)
         elif outcome in self._waiting:
             self._waiting.remove(outcome)
             self._context.busy(-1)

@@ -26,8 +26,10 @@ class SessionContext(Protocol):
     draining: bool
     span: Span
     recorder: "Recorder | None"
-    stop_timeout_s: float
-    """How long a call may run on that nobody waits for any more."""
+
+    @property
+    def stop_timeout_s(self) -> float:
+        """How long a call may run on that nobody waits for any more."""
 
     def forget(self, session: "Session") -> None:
         """The session is closed: its slot is free."""

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from envtorch.server.transport.express import DirectSocket
-
 __all__ = ["EXTENSION", "AsgiLine", "Conversation", "Line", "accept"]
 
 EXTENSION = "envtorch.line"
@@ -33,11 +31,11 @@ class Conversation(Protocol):
 class Line(Protocol):
     """A WebSocket that has been accepted."""
 
+    max_message_bytes: int | None
+    """The largest message that is read from it; None where that is not known."""
+
     def send(self, frame: bytes, *, binary: bool = False) -> None:
         """Send a frame, soon; nobody is told when the peer is gone."""
-
-    def direct(self) -> DirectSocket | None:
-        """For other threads to send on; None when there is no such way, or no use for it."""
 
     def close(self, code: int = 1000) -> None:
         """Say goodbye, after what was sent before."""
@@ -66,6 +64,8 @@ async def accept(websocket: WebSocket, subprotocol: str | None = None) -> Line:
 class AsgiLine:
     """A socket behind ASGI's `receive` and `send`."""
 
+    max_message_bytes: int | None = None
+
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self._outbox: list[tuple[bytes, bool]] = []
@@ -80,9 +80,6 @@ class AsgiLine:
         self._wake.set()
         if len(self._outbox) >= UNSENT_LIMIT:
             self._may_read.clear()
-
-    def direct(self) -> None:
-        return None
 
     def close(self, code: int = 1000) -> None:
         self._closing = code
