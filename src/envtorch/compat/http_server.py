@@ -21,6 +21,8 @@ EnvironmentFactory = Callable[[], Environment[Any, Any, Any]]
 class HTTPEnvServer(server.HTTPEnvServer):
     """`envtorch.server.HTTPEnvServer` with OpenEnv's signature and its refusals."""
 
+    requires_reset = False  # OpenEnv's server passes a step to an environment that was never reset
+
     def __init__(
         self,
         env: EnvironmentFactory,

@@ -36,7 +36,7 @@ from envtorch.protocol.mcp_result import tool_result
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction, ToolErrorType
 
-__all__ = ["Answered", "EnvironmentHost", "answer", "answer_many", "begin", "blamed", "finish"]
+__all__ = ["CallResult", "EnvironmentHost", "answer", "answer_many", "begin", "blamed", "finish"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ Simulation = messages.Reset | messages.Step | messages.State
 Replies = Generator[Any, Any, Reply]
 
 
-class Answered(NamedTuple):
+class CallResult(NamedTuple):
     """What came of a call: a result or an error."""
 
     result: Any
@@ -302,18 +302,18 @@ def _tool_failure(error: Any) -> EnvTorchError:
 # The boundary to the author's code, on a server.
 
 
-def answer(host: EnvironmentHost, call: Call, settled: Callable[[Any], Any]) -> Answered:
+def answer(host: EnvironmentHost, call: Call, settled: Callable[[Any], Any]) -> CallResult:
     """Call an environment that has a thread or a process of its own.
 
     `settled` gives the value itself, or what an awaitable comes to.
     """
     try:
-        return Answered(drive(host.call(call), settled), None)
+        return CallResult(drive(host.call(call), settled), None)
     except BaseException as error:
-        return Answered(None, failure_of(call.operation, error))
+        return CallResult(None, failure_of(call.operation, error))
 
 
-def begin(host: EnvironmentHost, call: Call) -> "Answered | tuple[Flow[Any], Awaitable[Any]]":
+def begin(host: EnvironmentHost, call: Call) -> "CallResult | tuple[Flow[Any], Awaitable[Any]]":
     """Call an environment on the event loop: to the end, or to where it has to be awaited (`finish`)."""
     try:
         flow = host.call(call)
@@ -322,12 +322,12 @@ def begin(host: EnvironmentHost, call: Call) -> "Answered | tuple[Flow[Any], Awa
             wanted = flow.send(wanted)
         return flow, wanted
     except StopIteration as stop:
-        return Answered(stop.value, None)
+        return CallResult(stop.value, None)
     except BaseException as error:
-        return Answered(None, failure_of(call.operation, error))
+        return CallResult(None, failure_of(call.operation, error))
 
 
-async def finish(call: Call, flow: Flow[Any], wanted: Any) -> Answered:
+async def finish(call: Call, flow: Flow[Any], wanted: Any) -> CallResult:
     """What came of a call that has to be awaited, as it has yielded `wanted`."""
     try:
         while True:
@@ -338,19 +338,19 @@ async def finish(call: Call, flow: Flow[Any], wanted: Any) -> Answered:
             else:
                 wanted = flow.send(got)
     except StopIteration as stop:
-        return Answered(stop.value, None)
+        return CallResult(stop.value, None)
     except BaseException as error:
-        return Answered(None, failure_of(call.operation, error))
+        return CallResult(None, failure_of(call.operation, error))
 
 
-def answer_many(hosts: Sequence[EnvironmentHost], actions: Actions[Any]) -> Answered:
+def answer_many(hosts: Sequence[EnvironmentHost], actions: Actions[Any]) -> CallResult:
     """Step environments of one class together, with their author's `step_many`."""
     step_many = hosts[0].step_many
     assert step_many is not None
     try:
-        return Answered(step_many([host.environment for host in hosts], actions), None)
+        return CallResult(step_many([host.environment for host in hosts], actions), None)
     except BaseException as error:
-        return Answered(None, failure_of("step_many", error))
+        return CallResult(None, failure_of("step_many", error))
 
 
 def failure_of(operation: str, error: BaseException) -> EnvTorchError:

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import APIRouter, FastAPI
 
@@ -39,6 +40,9 @@ class HTTPEnvServer:
     environment class names them: `Environment[MyAction, MyObservation, MyState]`.
     """
 
+    requires_reset: ClassVar[bool | None] = None
+    """Whether a step before the first `reset` is refused; None where the environment's class says so."""
+
     def __init__(
         self,
         env: EnvironmentSource,
@@ -63,6 +67,8 @@ class HTTPEnvServer:
             reset_observation=reset_observation_cls,
             name=env_name or factory.name,
         )
+        if self.requires_reset is not None:
+            self.spec = replace(self.spec, requires_reset=self.requires_reset)
         codec = Codec(self.spec)
         config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
         self._factory = factory

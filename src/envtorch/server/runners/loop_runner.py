@@ -6,7 +6,7 @@ from typing import Any
 
 from envtorch.errors import Cancelled
 from envtorch.protocol.calls import Call
-from envtorch.protocol.host import Answered, EnvironmentHost, begin, finish
+from envtorch.protocol.host import CallResult, EnvironmentHost, begin, finish
 from envtorch.server.runners.runner import Done
 
 __all__ = ["LoopRunner"]
@@ -21,20 +21,20 @@ class LoopRunner:
         self.host = host
         self.name, self.has_tools = host.name, host.has_tools
         self.steps_together = host if host.step_many is not None else None
-        self._task: asyncio.Task[Answered] | None = None
+        self._task: asyncio.Task[CallResult] | None = None
 
     def start(self, call: Call, done: Done) -> None:
         if call.operation == "fork":
             done = partial(_forked, done)
         answered = begin(self.host, call)
-        if isinstance(answered, Answered):
+        if isinstance(answered, CallResult):
             done(*answered)
             return
         flow, wanted = answered
         self._task = asyncio.get_running_loop().create_task(finish(call, flow, wanted))
         self._task.add_done_callback(partial(self._finished, done, wanted))
 
-    def _finished(self, done: Done, wanted: Any, task: "asyncio.Task[Answered]") -> None:
+    def _finished(self, done: Done, wanted: Any, task: "asyncio.Task[CallResult]") -> None:
         self._task = None
         if task.cancelled():  # before its first line
             if asyncio.iscoroutine(wanted):

@@ -5,7 +5,7 @@ from collections import deque
 from contextlib import suppress
 from weakref import WeakKeyDictionary, ref
 
-from envtorch.protocol.host import Answered
+from envtorch.protocol.host import CallResult
 from envtorch.server.runners.runner import Done
 
 __all__ = ["ThreadResults"]
@@ -22,10 +22,10 @@ class ThreadResults:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)
-        self._ready: deque[tuple[Done, Answered]] = deque()
+        self._ready: deque[tuple[Done, CallResult]] = deque()
         self._will_deliver = False
 
-    def post(self, done: Done, answered: Answered) -> None:
+    def post(self, done: Done, answered: CallResult) -> None:
         """Have `done` called on the loop. Called from any thread."""
         self._ready.append((done, answered))
         if not self._will_deliver:  # two threads may both find it so: then the loop is woken twice

@@ -9,7 +9,7 @@ from typing import Any
 
 from envtorch.protocol.calls import Call
 from envtorch.protocol.flow import settle
-from envtorch.protocol.host import Answered, EnvironmentHost, answer, begin, finish
+from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, finish
 from envtorch.server.runners.runner import Done
 from envtorch.server.runners.thread_results import ThreadResults
 
@@ -36,7 +36,7 @@ class WorkerThread:
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """What `function` returns, called on this thread. Raises what it raises."""
-        over: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        over: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
         results = ThreadResults.of(asyncio.get_running_loop())
 
         def done(result: Any, error: Any) -> None:
@@ -49,11 +49,11 @@ class WorkerThread:
 
         def job() -> None:
             try:
-                answered = Answered(function(), None)
+                answered = CallResult(function(), None)
             except BaseException as error:  # it belongs to whoever awaits the result
                 kept = error if isinstance(error, Exception) else RuntimeError(repr(error))
                 kept = RuntimeError(repr(error)) if isinstance(error, StopIteration) else kept
-                answered = Answered(None, kept)  # type: ignore[arg-type]
+                answered = CallResult(None, kept)  # type: ignore[arg-type]
             self.is_busy = False
             results.post(done, answered)
 
@@ -144,13 +144,13 @@ class LoopThreadRunner:
     def _begin(self, call: Call, results: ThreadResults, done: Done) -> None:
         """On the thread, as `_finished`."""
         answered = begin(self.host, call)
-        if isinstance(answered, Answered):
+        if isinstance(answered, CallResult):
             self._finished(results, done, answered)
             return
         task = self._loop.create_task(finish(call, *answered))
         task.add_done_callback(lambda task: self._finished(results, done, task.result()))
 
-    def _finished(self, results: ThreadResults, done: Done, answered: Answered) -> None:
+    def _finished(self, results: ThreadResults, done: Done, answered: CallResult) -> None:
         self._worker.is_busy = False
         results.post(done, answered)
 

@@ -16,7 +16,7 @@ from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.flow import settle
-from envtorch.protocol.host import Answered, EnvironmentHost, answer, begin, failure_of, finish
+from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, failure_of, finish
 from envtorch.server.runners.process.process_messages import (
     Answer,
     Failed,
@@ -116,14 +116,14 @@ class Child:
             return _failed(answered.error)
         return answered.result if isinstance(answered.result, Encoded) else Told(answered.result or b"")
 
-    def _call(self, call: Call) -> Answered:
+    def _call(self, call: Call) -> CallResult:
         if self._loop is None:
             return answer(self._host, call, _settled)
         return self._loop.run_until_complete(self._call_on_loop(call))
 
-    async def _call_on_loop(self, call: Call) -> Answered:
+    async def _call_on_loop(self, call: Call) -> CallResult:
         answered = begin(self._host, call)
-        return answered if isinstance(answered, Answered) else await finish(call, *answered)
+        return answered if isinstance(answered, CallResult) else await finish(call, *answered)
 
     # Copies.
 
