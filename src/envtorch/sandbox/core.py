@@ -29,7 +29,7 @@ _OVERHEAD_BYTES = 32 * 1024 * 1024
 _OVERHEAD_PROCESSES = 4
 _FORK_ROOM = 512
 """Without a control group, processes are counted per user namespace, and that of a fork lies inside its
-parent's: this many processes of forks may live before the parent's own limit is felt."""
+parent's: once it has forks, a sandbox may have this many processes more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +74,8 @@ class Core:
     """The process that made it. A forked child of that process must not end it."""
     parent: "Core | None" = None
     """Whom this is a fork of. Its init must outlive ours, for our pid namespace lies inside its."""
+    generation: int = 0
+    """0 unless this is a fork; else one more than that of its parent."""
     offspring: int = 0
     """How many forks of ours still live."""
 
@@ -90,10 +92,10 @@ class Core:
         """What the zygote must know to make this sandbox."""
         policy = self.policy
         crowd = 0 if self.zygote.has_namespaces else _processes_of_user(os.geteuid() or NOBODY)
-        room = _FORK_ROOM if self.zygote.has_namespaces else crowd
         limits = {
             "memory": policy.memory_bytes,
-            "processes": policy.processes + _OVERHEAD_PROCESSES + room,
+            "processes": policy.processes + _OVERHEAD_PROCESSES + crowd,
+            "room_for_forks": _FORK_ROOM if self.zygote.has_namespaces else 0,
             "files": policy.open_files,
             "disk": policy.disk_bytes,
         }
@@ -142,9 +144,11 @@ class Core:
         """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
         ids = _ids_by_namespace(process)
         if len(ids) >= 3 and self.parent is not None:
-            self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
+            self.generation = self.parent.generation + 1
+            told = {"op": "foster", "pid": ids[-2], "generation": self.generation}
+            self.parent.tell(told, [self.far_control.fileno()])
             # Its own init need not know before it is asked for something: until then it sleeps.
-            self.untold = {"op": "adopt", "pid": ids[-1]}
+            self.untold = {"op": "adopt", "pid": ids[-1], "generation": self.generation}
         self.far_control.close()
         if self.group is not None:
             self.moves.append(estate().mover.submit(self.group.add, process))

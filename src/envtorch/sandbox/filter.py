@@ -2,11 +2,10 @@
 
 Default deny: a call that is not named here does not exist (ENOSYS), whatever a later kernel adds. Calls
 that escapes are made of are refused with EPERM, so that a program which tries one gets an honest answer.
-Calls that take a process id and change something are allowed for the calling process only.
 
 Every process of a sandbox has one of two programs, `PRIVATE_ROOT` or `SHARED_ROOT`. Those that run the
 agent's code have one more on top, `AGENT` or `AGENT_WITHOUT_SIGNALS`, which takes away what the init needs
-and the agent does not.
+and the agent does not: above all, to change anything about another process.
 
 libseccomp compiles the filter on the machine that uses it. For machines without that library, as a small
 container image may be, the same programs come with the package, compiled ahead by
@@ -60,14 +59,13 @@ _NEW_NAMESPACES = 0x7E020080
 """Every namespace flag of clone: user, pid, net, ipc, uts, cgroup, mount, time."""
 _SOCKET_TYPE, _STREAM, _PACKETS = 0xF, 1, 5
 _UNIX = 1
-_PROCESS, _GROUP = 0, 1
-"""Whom `setpriority` is about: one process, or a process group."""
+_OWN_GROUP = 1
+"""The process group, for `setpriority`; 0 is one process, and 2 all of a user."""
 _INT = 0xFFFFFFFF
-"""The part of a register that the kernel reads where an argument is an int: a refusal must ignore the rest."""
+"""The part of a register that the kernel reads of an int: a refusal must ignore the rest."""
 _RLIMIT_NPROC, _RLIMIT_MSGQUEUE = 6, 12
-_SET_OWNER, _SET_OWNER_EX = 8, 15
-_SOCKET_OWNERS = (0x8901, 0x8902)
-"""FIOSETOWN and SIOCSPGRP: who gets the SIGIO of a socket."""
+_SET_OWNER, _SET_SOCKET_OWNER = (8, 15), (0x8901, 0x8902)
+"""F_SETOWN, F_SETOWN_EX, FIOSETOWN and SIOCSPGRP: which process gets a signal when data arrives."""
 SHIPPED = Path(__file__).parent / "filters"
 ARCHITECTURES = {"x86_64": "X86_64", "aarch64": "AARCH64"}
 """What the shipped programs are for: the machine's name, and libseccomp's."""
@@ -108,44 +106,29 @@ def rules(kind: str) -> list[Rule]:
         conditions = ((0, "EQ", _UNIX, 0), (1, "MASKED_EQ", _SOCKET_TYPE, kind_of_socket))
         found.append(Rule("socketpair", True, conditions))
     found += [Rule("personality", True, ((0, "EQ", persona, 0),)) for persona in (0, 0xFFFFFFFF)]
-    found += _rules_about_own_process()
     if private_root:
         found.append(Rule("setns", True))  # forks enter their namespaces; there is no other door to enter
         found += [Rule(name, True) for name in TIMERS]
     return found
 
 
-def _rules_about_own_process() -> list[Rule]:
-    """Calls that change what a process may use: of the calling one only, which is process 0."""
-    own: Condition = (0, "EQ", 0, 0)
-    other: Condition = (0, "NE", 0, 0)
-    found = []
-    for name in ("sched_setaffinity", "get_robust_list"):
-        found += [Rule(name, True, (own,)), Rule(name, False, (other,))]
-    # Reading the limits of another process, with no new ones given, does no harm.
-    found += [Rule("prlimit64", True, (own,)), Rule("prlimit64", True, (other, (2, "EQ", 0, 0)))]
-    found.append(Rule("prlimit64", False, (other, (2, "NE", 0, 0))))
-    for whom in (_PROCESS, _GROUP):
-        for comparison in ("EQ", "NE"):
-            conditions: tuple[Condition, ...] = ((0, "EQ", whom, 0), (1, comparison, 0, 0))
-            found.append(Rule("setpriority", comparison == "EQ", conditions))
-    found.append(Rule("setpriority", False, ((0, "GT", _GROUP, 0),)))
-    return found
-
-
 def _agent_rules(*, signals: bool) -> list[Rule]:
-    """What code of the agent's may not do, though the init may. Everything else is for the other program."""
+    """What code of the agent's may not do, though the init may. The other program decides about the rest."""
     found = [Rule(name, False) for name in FILE_DESCRIPTOR_PASSING]
+    other_process: Condition = (0, "NE", 0, 0)
+    changes: Condition = (2, "NE", 0, 0)
+    found += [Rule(name, False, (other_process,)) for name in ("sched_setaffinity", "get_robust_list")]
+    found.append(Rule("prlimit64", False, (other_process, changes)))
+    found.append(Rule("setpriority", False, ((0, "GT", _OWN_GROUP, 0),)))
+    found.append(Rule("setpriority", False, ((1, "NE", 0, 0),)))
     for limit in (_RLIMIT_NPROC, _RLIMIT_MSGQUEUE):  # the owner sets these for living processes
         found.append(Rule("setrlimit", False, ((0, "MASKED_EQ", _INT, limit),)))
-        found.append(Rule("prlimit64", False, ((1, "MASKED_EQ", _INT, limit), (2, "NE", 0, 0))))
+        found.append(Rule("prlimit64", False, ((1, "MASKED_EQ", _INT, limit), changes)))
     if not signals:
-        found.append(Rule("kill", False, ((0, "NE", 0, 0),)))  # 0 is the own process group
+        found.append(Rule("kill", False, (other_process,)))  # 0 is the own process group
         found += [Rule(name, False) for name in SIGNALS_BY_ID]
-        found += [
-            Rule("fcntl", False, ((1, "MASKED_EQ", _INT, what),)) for what in (_SET_OWNER, _SET_OWNER_EX)
-        ]
-        found += [Rule("ioctl", False, ((1, "MASKED_EQ", _INT, what),)) for what in _SOCKET_OWNERS]
+        found += [Rule("fcntl", False, ((1, "MASKED_EQ", _INT, command),)) for command in _SET_OWNER]
+        found += [Rule("ioctl", False, ((1, "MASKED_EQ", _INT, command),)) for command in _SET_SOCKET_OWNER]
     return found
 
 

@@ -11,8 +11,9 @@ ALLOWED = _names("""
 read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 open openat openat2 close
 close_range creat stat fstat lstat newfstatat statx statfs fstatfs access faccessat faccessat2 lseek
 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
-eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime mmap mprotect munmap mremap brk madvise msync
-mincore mlock munlock mlock2 mlockall munlockall membarrier rt_sigaction rt_sigprocmask rt_sigreturn
+eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime mmap
+mprotect munmap mremap brk madvise msync mincore
+mlock munlock mlock2 mlockall munlockall membarrier rt_sigaction rt_sigprocmask rt_sigreturn
 rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_tgsigqueueinfo rt_sigsuspend sigaltstack kill tkill
 tgkill pidfd_send_signal pause alarm getitimer setitimer pipe pipe2 dup dup2 dup3 fcntl flock fsync fdatasync
 sync_file_range syncfs sync fallocate truncate ftruncate fadvise64 getdents getdents64 getcwd chdir
@@ -20,13 +21,13 @@ fchdir rename renameat renameat2 mkdir mkdirat rmdir link linkat unlink unlinkat
 readlink readlinkat umask mknod mknodat splice tee sendfile copy_file_range getxattr lgetxattr
 fgetxattr listxattr llistxattr flistxattr sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg shutdown
 getsockname getpeername getsockopt setsockopt fork vfork execve execveat exit exit_group wait4
-waitid set_tid_address set_robust_list rseq futex futex_waitv futex_wake futex_wait
-futex_requeue sched_yield sched_getaffinity sched_getparam sched_getscheduler
+waitid set_tid_address set_robust_list get_robust_list rseq futex futex_waitv futex_wake futex_wait
+futex_requeue sched_yield sched_getaffinity sched_setaffinity sched_getparam sched_getscheduler
 sched_get_priority_max sched_get_priority_min sched_rr_get_interval sched_getattr getpriority
-nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times getcpu
+setpriority nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times getcpu
 getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups getpgrp getpgid
 setpgid getsid setsid setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid
-setgroups capget capset getrlimit setrlimit getrusage sysinfo uname getrandom arch_prctl
+setgroups capget capset getrlimit setrlimit prlimit64 getrusage sysinfo uname getrandom arch_prctl
 restart_syscall ioctl prctl landlock_restrict_self cachestat map_shadow_stack mseal
 riscv_flush_icache
 """)
