@@ -7,6 +7,7 @@ import pytest
 
 from envtorch.errors import OutOfResources, SessionLost
 from envtorch.sandbox import Outcome, Sandbox
+from tests.support import PATIENCE_S
 
 STATE = """
 import hashlib, os, pickle, random
@@ -209,7 +210,7 @@ def test_forking_while_another_sandbox_is_under_load(forkable: Sandbox) -> None:
         code = "started()\nimport time\nend = time.time() + 1\nwhile time.time() < end: pass\n'finished'"
         loader = threading.Thread(target=lambda: results.append(busy.run(code)))
         loader.start()
-        assert started.wait(20)
+        assert started.wait(PATIENCE_S)
         for fork in forkable.fork(5):
             with fork:
                 assert fork.run("1").json() == 1

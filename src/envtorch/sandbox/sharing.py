@@ -61,7 +61,8 @@ def share(core: Core, name: str, text: SharedText) -> Flow[None]:
     """Define `name` in the sandbox as the text. Raises `OutOfResources` when it has no room for it."""
     core.require_interpreter()
     identifier = new_identifier()
-    frame = protocol.frame({"type": "share", "id": identifier, "name": name, "size": text.size})
+    request = {"type": "share", "id": identifier, "name": name, "size": text.size, "length": text.length}
+    frame = protocol.frame(request)
     sent = socket.send_fds(core.data, [frame[:1]], [text.fileno()])
     assert sent == 1
     said = yield from speak(core, identifier, frame[1:], protocol.Shared, timeout_s=_SHARE_TIMEOUT_S)

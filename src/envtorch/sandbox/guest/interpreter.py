@@ -204,7 +204,7 @@ class Interpreter:
         descriptor = self._frames.descriptors.pop(0)
         answer = {"type": "shared", "id": request["id"], "error": None}
         try:
-            self._names[request["name"]] = sharing.read_text(descriptor, request["size"])
+            self._names[request["name"]] = sharing.read_text(descriptor, request["size"], request["length"])
         except (OSError, MemoryError) as error:
             answer["error"] = str(error) or "there is no memory for it"
         finally:
