@@ -23,6 +23,7 @@ from . import protocol
 from .cgroups import Hierarchy, find_hierarchy
 from .filter import AGENT, AGENT_WITHOUT_SIGNALS, PRIVATE_ROOT, SHARED_ROOT, compile_filter
 from .guest.root import system_paths
+from .monitor import Monitor
 from .policy import Policy
 
 __all__ = ["Estate", "Zygote", "estate", "shutdown", "zygote_for"]
@@ -50,6 +51,8 @@ class Estate:
     """Builds what somebody is likely to ask for next."""
     endings: list[Callable[[], None]] = field(default_factory=list)
     """How to end the spares, which nobody else holds."""
+    monitor: Monitor = field(default_factory=Monitor)
+    """Keeps the limits of sandboxes without a control group."""
     user_namespace: int | None = None
     """Kept so that a zygote started later can fork sandboxes an earlier one made."""
 

@@ -162,7 +162,7 @@ class Init:
                 # The kernel makes us, and not the new init, the parent of a process that forks out of our
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
                 self.fosterlings[request["pid"]] = socket.SocketType(fileno=descriptors.pop())
-                self._mark(request["pid"], request["generation"])
+                self._mark(request["pid"])
             case "operate":
                 self._start(lambda given: self._operate(request["what"], given), request["job"], descriptors)
             case "signal":
@@ -176,6 +176,8 @@ class Init:
             case "sweep":
                 self._sweep(spare=self._processes_of(INTERPRETER))
                 wire.send_packet(self.control, {"event": "swept"})
+            case "cull":
+                self._sweep(spare=self._processes_of(INTERPRETER))
             case "freeze":
                 self._freeze()
                 wire.send_packet(self.control, {"event": "frozen"})
@@ -190,9 +192,9 @@ class Init:
             case "seed":
                 self._give_seeds()
 
-    def _mark(self, process: int, generation: int) -> None:
+    def _mark(self, process: int) -> None:
         """Give the interpreter of a fork the mark and the limit on processes of its own sandbox."""
-        wanted = dict(mark_rlimits(self.plan.rlimits, generation))
+        wanted = dict(mark_rlimits(self.plan.rlimits, 1))
         for kind in (RLIMIT_MSGQUEUE, resource.RLIMIT_NPROC):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 resource.prlimit(process, kind, wanted[kind])

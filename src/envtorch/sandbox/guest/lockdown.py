@@ -27,7 +27,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 _RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE = 11, 12  # Python has no names for these
 _SIGNALS_AND_TIMERS = 256
 _SPARE_ADDRESSES = 8 << 30
-TOP_MARK = 800_000
+_TOP_MARK = 800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def make_rlimits(limits: Limits, sizes: Sizes) -> Rlimits:
         (resource.RLIMIT_DATA, sizes.data + limits.memory, sizes.data + limits.memory),
         (resource.RLIMIT_AS, *[sizes.addresses + 4 * limits.memory + _SPARE_ADDRESSES] * 2),
         (_RLIMIT_SIGPENDING, _SIGNALS_AND_TIMERS, _SIGNALS_AND_TIMERS),
-        (RLIMIT_MSGQUEUE, TOP_MARK, TOP_MARK),  # no message queue can be made: it is the mark of the sandbox
+        (RLIMIT_MSGQUEUE, top_mark(), top_mark()),
     )
     made = []
     for kind, *values in wanted:
@@ -79,10 +79,23 @@ def make_rlimits(limits: Limits, sizes: Sizes) -> Rlimits:
     return made
 
 
-def mark_rlimits(rlimits: Rlimits, generation: int) -> Rlimits:
-    """The same for a fork of this generation. Its mark is lower, as anybody may lower a limit."""
-    marks = {RLIMIT_MSGQUEUE: (TOP_MARK - generation, TOP_MARK - generation)}
-    return [(kind, marks.get(kind, limit)) for kind, limit in rlimits]
+def top_mark() -> int:
+    """The mark of the processes of a sandbox that is no fork.
+
+    Seccomp allows no message queue, so the limit on those is free to tell whose process one is. Processes
+    inherit it, code of the agent's may not set it, and it can be lowered, as it is for each generation of
+    forks, without any privilege.
+    """
+    _, most = resource.getrlimit(RLIMIT_MSGQUEUE)
+    return _TOP_MARK if most == resource.RLIM_INFINITY else min(_TOP_MARK, most)
+
+
+def mark_rlimits(rlimits: Rlimits, generations: int) -> Rlimits:
+    """The same for a fork that is so many generations younger."""
+    return [
+        (kind, (soft - generations, hard - generations) if kind == RLIMIT_MSGQUEUE else (soft, hard))
+        for kind, (soft, hard) in rlimits
+    ]
 
 
 def make_room(rlimits: Rlimits) -> Rlimits:
