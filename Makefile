@@ -50,10 +50,10 @@ demo: $(BASE)  ## start an echo server and play three episodes on it
 	$(BIN)/envtorch demo
 
 test: $(READY)  ## the suite without its slow tests, in parallel
-	$(BIN)/python -m pytest -n auto -m "not slow and $(SEPARATE)"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and $(SEPARATE)"
 
 test-slow: $(READY)  ## the slow tests alone: installations, images, long runs
-	$(BIN)/python -m pytest -n auto -m "slow and $(SEPARATE)"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and $(SEPARATE)"
 
 test-all: test test-slow  ## the whole suite
 

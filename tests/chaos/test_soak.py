@@ -32,7 +32,7 @@ WIRES: tuple[Wire, ...] = ("json", "msgpack")
 SPARE = Usage(descriptors=2, threads=1, processes=0, megabytes=1.0)
 """What may be on its way, or the allocator's."""
 WARM_UP = 10_000
-"""A server remembers a bounded number of sessions that have ended; by then it is as many as it ever will be."""
+"""By then a server remembers as many ended sessions as it ever will: their number is bounded."""
 
 
 @pytest.fixture
