@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo docs screenshots test test-browser test-attacks test-faults test-k8s check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: demo docs screenshots test test-browser test-attacks test-faults test-model test-k8s check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -61,6 +61,9 @@ test-attacks: $(READY)  ## every attack on live servers: as root, as an ordinary
 
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60
+
+test-model: $(READY)  ## every interleaving of a bounded episode of the session protocol
+	$(BIN)/python -m tests.model
 
 compat: $(READY) $(OPENENV_READY)  ## play against OpenEnv 0.10.0, both ways, over real sockets
 	$(BIN)/python -m pytest -m compat tests/compat
