@@ -116,7 +116,7 @@ $(BENCH_READY): $(READY)
 	@touch $@
 
 $(OPENENV_BENCH_READY): $(OPENENV_READY)
-	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy
+	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy smolagents
 	@touch $@
 
 bench: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## all measurements beside OpenEnv, in one run: bench/results.md
