@@ -9,7 +9,7 @@ _MARK = b"Max msgqueue size"
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ProcessStatus:
     """What /proc tells about a process."""
 
     lives: bool
@@ -18,7 +18,7 @@ class Status:
     """In how many pid namespaces it is seen, from ours downwards."""
 
 
-def status(process: int) -> Status | None:
+def status(process: int) -> ProcessStatus | None:
     """None when it has gone."""
     try:
         with open(f"/proc/{process}/status", "rb", buffering=0) as file:
@@ -27,7 +27,7 @@ def status(process: int) -> Status | None:
         return None
     state = text.partition(b"\nState:")[2].split(maxsplit=1)[:1]
     ids = text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
-    return Status(state not in ([b"Z"], [b"X"]), len(ids))
+    return ProcessStatus(state not in ([b"Z"], [b"X"]), len(ids))
 
 
 def mark(process: int) -> int | None:
