@@ -73,6 +73,8 @@ class Report:
         parts = [head, *(str(finding) for finding in self.findings)]
         if passed:
             parts.append(f"OK {', '.join(passed)}")
-        parts += [f"NOT RUN {name}: {reason}" for name, reason in self.not_run.items()]
+        for reason in dict.fromkeys(self.not_run.values()):
+            names = [name for name, why in self.not_run.items() if why == reason]
+            parts.append(f"NOT RUN {', '.join(names)}: {reason}")
         parts += [textwrap.fill(f"NOTE {note}", 98, subsequent_indent="  ") for note in self.notes]
         return "\n\n".join(parts)
