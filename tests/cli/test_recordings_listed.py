@@ -64,3 +64,11 @@ def test_an_episode_that_is_not_there_is_answered_with_those_that_are(recordings
     done = run("show", recordings, "--episode", "99")
     assert done.returncode == Exit.MISUSED
     assert "no episode 99: it has 2, from 1 to 2" in done.stderr
+
+
+def test_replay_serves_its_own_target_with_room_for_forks(recordings: Path) -> None:
+    command = [*ENVTORCH[:3], "replay", str(recordings), "--target", "tests.recording.environments:Walk"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 episodes, 14 calls, no divergence" in done.stdout
