@@ -12,7 +12,7 @@ SEPARATE := not compat and not kubernetes and not attacks and not browser and no
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -89,6 +89,9 @@ test-attacks: $(READY)  ## every attack on live servers: as root, as an ordinary
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60
 
+test-model: $(READY)  ## every interleaving of a bounded episode of the session protocol
+	$(BIN)/python -m tests.model
+
 compat: $(READY) $(OPENENV_READY)  ## play against OpenEnv 0.10.0, both ways, over real sockets
 	$(BIN)/python -m pytest -m compat tests/compat
 
@@ -113,7 +116,7 @@ $(BENCH_READY): $(READY)
 	@touch $@
 
 $(OPENENV_BENCH_READY): $(OPENENV_READY)
-	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy
+	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy smolagents
 	@touch $@
 
 bench: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## all measurements beside OpenEnv, in one run: bench/results.md
