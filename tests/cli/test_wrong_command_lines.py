@@ -86,7 +86,7 @@ WRONG = [
     ),
     Wrong("bench good:Game --action {", Exit.MISUSED, "--action is no JSON", ""),
     Wrong("replay nowhere.jsonl", Exit.MISUSED, "there is no recording at nowhere.jsonl", "replay --help"),
-    Wrong("recording list good.py", Exit.MISUSED, "good.py is no recording", "recording --help"),
+    Wrong("recording list good.py", Exit.MISUSED, "good.py is no recording", "serve --record"),
     Wrong("build nothing", Exit.MISUSED, "no environment with a Dockerfile", "echo_env"),
     Wrong("push nothing --to me/x --dry-run", Exit.MISUSED, "neither a directory nor a bundled", "echo_env"),
     Wrong("new 1x", Exit.MISUSED, "'1x' cannot be a name: use letters, digits", "new --help"),
