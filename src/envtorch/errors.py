@@ -4,6 +4,7 @@
     ├── ProtocolError          PROTOCOL_ERROR      the peer broke the rules of the conversation
     │   ├── InvalidJSON        INVALID_JSON        a frame that is not JSON, or not a JSON object
     │   ├── UnknownMessage     UNKNOWN_TYPE        a message type nobody knows
+    │   ├── MessageTooLarge    MESSAGE_TOO_LARGE   a message above the limit of its receiver
     │   └── NotAllowed         NOT_ALLOWED         simulation control on a production server
     ├── Unauthorized           UNAUTHORIZED        no token, or one the server does not take
     ├── InvalidAction          VALIDATION_ERROR    an action or message of the wrong shape
@@ -51,6 +52,7 @@ __all__ = [
     "InternalError",
     "InvalidAction",
     "InvalidJSON",
+    "MessageTooLarge",
     "MissingExtra",
     "NotAllowed",
     "NotReady",
@@ -105,6 +107,18 @@ class UnknownMessage(ProtocolError):
     """A message whose `type` nobody knows."""
 
     code = "UNKNOWN_TYPE"
+
+
+class MessageTooLarge(ProtocolError):
+    """A message with more bytes than its receiver reads: `details` has its `size` and the `limit`."""
+
+    code = "MESSAGE_TOO_LARGE"
+    http_status = 413
+
+    @classmethod
+    def of(cls, size: int, limit: int) -> "MessageTooLarge":
+        told = f"the message has {size} bytes, and this server reads up to {limit} (max_message_bytes)"
+        return cls(told, size=size, limit=limit)
 
 
 class NotAllowed(ProtocolError):
