@@ -293,12 +293,12 @@ class TestSizes:
             patch.setenv("ENVTORCH_MAX_MESSAGE_BYTES", str(SMALL))
             app = create_app(Quick)
         with running(app) as server, server.socket() as raw:
-            raw.send("x" * SMALL * 3)
+            raw.send("x" * SMALL * 5)
             with pytest.raises(ConnectionClosed) as caught:
                 raw.recv(timeout=20)
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1009
-            assert str(SMALL * 3) in caught.value.rcvd.reason
+            assert str(SMALL * 5) in caught.value.rcvd.reason
 
     def test_a_body_above_the_limit_is_413_and_says_so(self, server: Running) -> None:
         answer = httpx.post(server.url + "/step", json={"action": {"do": "x" * SMALL}})

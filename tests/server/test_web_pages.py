@@ -8,8 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from starlette.datastructures import Headers
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from envtorch import create_app
 from envtorch.server.security.hosts import AllowedHosts, AllowedOrigins
@@ -41,18 +39,32 @@ def status(server: Running, method: str, path: str, **headers: str) -> int:
     return httpx.request(method, server.url + path, headers=sent).status_code
 
 
+def handshake(server: Running, host: str) -> bytes:
+    """The answer to a WebSocket handshake that is addressed to `host`."""
+    address, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((address, int(port)), timeout=20) as raw:
+        raw.sendall(
+            f"GET /ws HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode()
+        )
+        return raw.recv(1000)
+
+
 class TestHosts:
-    @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1"])
-    def test_a_name_that_was_rebound_to_this_machine_reaches_nothing(self, server: Running, host: str) -> None:
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1"]
+    )
+    def test_a_name_that_was_rebound_to_this_machine_reaches_nothing(
+        self, server: Running, host: str
+    ) -> None:
         assert status(server, "GET", "/metadata", host=host) == 403
         assert status(server, "POST", "/reset", host=host) == 403
         assert status(server, "POST", "/mcp", host=host) == 403
-        with pytest.raises(InvalidStatus) as caught:
-            connect(server.url.replace("http", "ws") + "/ws", additional_headers={"Host": host})
-        assert caught.value.response.status_code == 403
+        assert handshake(server, host).startswith(b"HTTP/1.1 403 ")
 
     @pytest.mark.parametrize(
-        "host", ["localhost", "localhost:1", "LOCALHOST", "app.localhost", "127.0.0.1", "127.8.9.1:80", "[::1]:80"]
+        "host",
+        ["localhost", "localhost:1", "LOCALHOST", "app.localhost", "127.0.0.1", "127.8.9.1:80", "[::1]:80"],
     )
     def test_the_machines_own_names_do(self, server: Running, host: str) -> None:
         assert status(server, "GET", "/metadata", host=host) == 200
@@ -137,7 +149,7 @@ class TestOrigins:
 
     @pytest.mark.parametrize("token", [None, "t" * 16])
     def test_a_preflight_is_answered(self, monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
-        variables = {"ENVTORCH_ORIGINS": "https://friend.example", **({"ENVTORCH_TOKEN": token} if token else {})}
+        variables = {"ENVTORCH_ORIGINS": "https://friend.example", "ENVTORCH_TOKEN": token or ""}
         asked = {
             "access-control-request-method": "POST",
             "access-control-request-headers": "content-type, mcp-session-id",
@@ -156,7 +168,7 @@ class TestOrigins:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-@pytest.mark.parametrize("path", ["/mcp", "/reset", "/step"])
+@pytest.mark.parametrize("path", ["/mcp"])
 def test_only_json_is_taken_for_json(server: Running, path: str, kind: str) -> None:
     body = json.dumps({**LIST_TOOLS, "action": {"do": "x"}})
     answer = httpx.post(server.url + path, content=body, headers={"content-type": kind})
@@ -164,7 +176,9 @@ def test_only_json_is_taken_for_json(server: Running, path: str, kind: str) -> N
     assert server.sessions.active == 0
 
 
-@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "application/x+json", None])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=utf-8", "application/x+json", None]
+)
 def test_json_is_taken_however_it_is_announced(server: Running, kind: str | None) -> None:
     headers = {"content-type": kind} if kind else {}
     answer = httpx.post(server.url + "/mcp", content=json.dumps(LIST_TOOLS).encode(), headers=headers)

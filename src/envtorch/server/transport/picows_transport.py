@@ -47,6 +47,9 @@ MOST_DIRECT_LINES = 64
 """Lines that other threads may send on: it is for servers with little to do."""
 CLOSE_PATIENCE_S = 5.0
 """How long a peer has to answer our close frame."""
+LARGEST = 4
+"""How many times the largest message a frame may have that is read, to be answered with an error; a larger
+one ends its socket."""
 MOST_PARTS = 4096
 """How many frames one message may be divided into."""
 EARLY_LIMIT = 16
@@ -223,7 +226,7 @@ class FastLine(WSListener):
             auto_ping_reply_timeout=min(ping_patience_s or interval, interval),
             auto_ping_strategy=0,
             enable_auto_pong=True,
-            max_frame_size=2 * self._max_bytes,  # one that is a little too large is answered with an error
+            max_frame_size=LARGEST * self._max_bytes,
             extra_headers=None,
             read_buffer_init_size=2048,
         )
