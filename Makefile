@@ -2,13 +2,17 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.ready-base
 READY  := $(VENV)/.ready
+
+# What needs more than a checkout has: another program, a cluster, a browser, minutes of everything it can get.
+SEPARATE := not compat and not kubernetes and not attacks and not browser and not chaos
 
 # OpenEnv, to be compared with: in an environment of its own, never in ours.
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo docs screenshots test test-browser test-attacks test-faults test-k8s check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -32,17 +36,40 @@ $(DOCS_READY): $(READY)
 help:  ## what there is to run
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(READY): pyproject.toml
+$(BASE): pyproject.toml
 	$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m pip install --quiet --user virtualenv && $(PYTHON) -m virtualenv --quiet $(VENV); }
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(READY): $(BASE)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@
 
-demo: $(READY)  ## start an echo server and play three episodes on it
+demo: $(BASE)  ## start an echo server and play three episodes on it
 	$(BIN)/envtorch demo
 
-test: $(READY)  ## the whole suite, in parallel
-	$(BIN)/python -m pytest -n auto -m "not compat and not kubernetes and not attacks and not browser"
+test: $(READY)  ## the suite without its slow tests, in parallel
+	$(BIN)/python -m pytest -n auto -m "not slow and $(SEPARATE)"
+
+test-slow: $(READY)  ## the slow tests alone: installations, images, long runs
+	$(BIN)/python -m pytest -n auto -m "slow and $(SEPARATE)"
+
+test-all: test test-slow  ## the whole suite
+
+test-chaos: $(READY)  ## 200 sessions on a bad line, servers killed; then 20,000 sessions and what they leave
+	$(BIN)/python -m pytest -s -m chaos tests/chaos $(if $(SECONDS),--chaos-seconds $(SECONDS))
+
+# The lowest and the newest versions of what we depend on, each in an environment of its own.
+VERSIONS := .venvs/lowest .venvs/newest
+
+test-versions: $(VERSIONS:%=%/.ready)  ## server, client, tools and protocol with the lowest and the newest dependencies
+	for place in $(VERSIONS); do $$place/bin/python -m tests.versions $$place || exit 1; done
+
+.venvs/%/.ready: pyproject.toml $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D) --resolution $(if $(filter lowest,$*),lowest-direct,highest) --editable ".[mcp,web]" --group versions
+	@touch $@
 
 test-browser: $(BROWSER_READY)  ## the web page in a real browser; pictures in .artefacts/screenshots
 	$(BIN)/python -m pytest -n 2 -m browser tests/web --screenshots $(SCREENSHOTS)
@@ -61,6 +88,9 @@ test-attacks: $(READY)  ## every attack on live servers: as root, as an ordinary
 
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60
+
+test-model: $(READY)  ## every interleaving of a bounded episode of the session protocol
+	$(BIN)/python -m tests.model
 
 compat: $(READY) $(OPENENV_READY)  ## play against OpenEnv 0.10.0, both ways, over real sockets
 	$(BIN)/python -m pytest -m compat tests/compat
@@ -86,7 +116,7 @@ $(BENCH_READY): $(READY)
 	@touch $@
 
 $(OPENENV_BENCH_READY): $(OPENENV_READY)
-	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy
+	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy smolagents
 	@touch $@
 
 bench: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## all measurements beside OpenEnv, in one run: bench/results.md

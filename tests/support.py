@@ -15,6 +15,10 @@ from websockets.sync.client import ClientConnection, connect
 from envtorch.server.serve import uvicorn_config
 from envtorch.server.sessions.registry import Sessions
 
+PATIENCE_S = 120.0
+"""Upper bound on a wait for something that must happen. A test that passes never waits this long: it is far
+beyond what a loaded machine takes, and below the timeout of a whole test (pyproject.toml)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -32,7 +36,7 @@ class Running:
     def socket(self, path: str = "/ws") -> Iterator[ClientConnection]:
         """A raw WebSocket, for frames that no client of ours would send."""
         url = self.url.replace("http://", "ws://") + path
-        with connect(url, max_size=None, close_timeout=5, ping_interval=None) as raw:
+        with connect(url, max_size=None, open_timeout=PATIENCE_S, close_timeout=5, ping_interval=None) as raw:
             yield raw
 
 
@@ -48,11 +52,11 @@ def running(app: FastAPI, **options: Any) -> Iterator[Running]:
             yield Running(f"http://127.0.0.1:{port}", app)
         finally:
             server.should_exit = True
-            thread.join(timeout=20)
+            thread.join(timeout=PATIENCE_S)
             assert not thread.is_alive(), "the server did not stop"
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait until `condition` holds: for effects that another process or thread brings about."""
     deadline = time.monotonic() + timeout_s
     while not condition():

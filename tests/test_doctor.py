@@ -13,6 +13,7 @@ from envtorch.cli.examination import ADVICE, EXTRAS, PROTECTS, Examination, Find
 from envtorch.errors import EnvironmentFailed
 from envtorch.sandbox import PROTECTIONS, Policy
 from envtorch.sandbox.report import Report, judge
+from tests.support import PATIENCE_S
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
 
@@ -24,8 +25,8 @@ def table(found: Examination) -> str:
 
 
 def test_it_prints_a_table_and_its_exit_code_says_whether_sandboxes_start() -> None:
-    done = subprocess.run([*ENVTORCH, "doctor"], capture_output=True, text=True, timeout=110)
-    told = subprocess.run([*ENVTORCH, "doctor", "--json"], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([*ENVTORCH, "doctor"], capture_output=True, text=True, timeout=PATIENCE_S)
+    told = subprocess.run([*ENVTORCH, "doctor", "--json"], capture_output=True, text=True, timeout=PATIENCE_S)
     found: dict[str, Any] = json.loads(told.stdout)
     assert done.returncode == told.returncode == (0 if found["healthy"] else 1)
     assert "what was found" in done.stdout

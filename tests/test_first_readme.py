@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envtorch import Action, Environment, HTTPEnvClient, Observation, State, StepResult, create_fastapi_app
-from tests.support import running
+from tests.support import PATIENCE_S, running
 
 
 @dataclass
@@ -71,7 +71,7 @@ def test_an_instance_is_shared_by_every_client() -> None:
         assert one.state().step_count == 2
         with server.socket() as socket:
             socket.send('{"type":"state"}')
-            assert '"step_count":2' in str(socket.recv(timeout=10))
+            assert '"step_count":2' in str(socket.recv(timeout=PATIENCE_S))
         one.close()
         assert two.state().step_count == 2
         two.close()

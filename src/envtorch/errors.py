@@ -4,8 +4,8 @@
     ├── ProtocolError          PROTOCOL_ERROR      the peer broke the rules of the conversation
     │   ├── InvalidJSON        INVALID_JSON        a frame that is not JSON, or not a JSON object
     │   ├── UnknownMessage     UNKNOWN_TYPE        a message type nobody knows
-    │   ├── MessageTooLarge    MESSAGE_TOO_LARGE   a message above the limit of its receiver
-    │   └── NotAllowed         NOT_ALLOWED         simulation control on a production server
+    │   ├── NotAllowed         NOT_ALLOWED         simulation control on a production server
+    │   └── MessageTooLarge    MESSAGE_TOO_LARGE   a message above the size limit of one side
     ├── Unauthorized           UNAUTHORIZED        no token, or one the server does not take
     ├── InvalidAction          VALIDATION_ERROR    an action or message of the wrong shape
     ├── EnvironmentFailed      EXECUTION_ERROR     the environment's own code raised
@@ -18,6 +18,7 @@
     ├── Draining               DRAINING            the server is shutting down and takes nothing new
     ├── SessionLost            SESSION_ERROR       the session, and its episode, are gone
     ├── InternalError          INTERNAL_ERROR      a fault of the server itself; its log has the error id
+    │   └── RecordingFailed    RECORDING_FAILED    the call must be recorded and cannot be; it was not made
     ├── ConnectFailed          —                   no server could be reached at that address
     ├── ProviderFailed         —                   a server could not be started, or did not stay
     │   ├── EngineUnavailable  —                   no container engine, cluster or tool to start it with
@@ -25,6 +26,9 @@
     │   ├── PortTaken          —                   the port that was asked for is in use
     │   ├── ServerExited       —                   the server ended before it was healthy
     │   └── NotReady           —                   the server lives, but was not healthy in time
+    ├── WrongProcess           —                   used in another process than the one that made it
+    ├── ClientBusy             —                   another thread is in a call on the same client
+    ├── ClientClosed           —                   used after `close()`
     ├── ConfigurationError     —                   options that contradict each other
     └── MissingExtra           —                   an optional package is not installed
 
@@ -41,6 +45,8 @@ __all__ = [
     "BY_CODE",
     "Cancelled",
     "CapacityReached",
+    "ClientBusy",
+    "ClientClosed",
     "ConfigurationError",
     "ConnectFailed",
     "Draining",
@@ -60,12 +66,14 @@ __all__ = [
     "PortTaken",
     "ProtocolError",
     "ProviderFailed",
+    "RecordingFailed",
     "ServerExited",
     "SessionLost",
     "TimedOut",
     "Unauthorized",
     "UnknownMessage",
     "Unsupported",
+    "WrongProcess",
     "from_wire",
 ]
 
@@ -109,23 +117,28 @@ class UnknownMessage(ProtocolError):
     code = "UNKNOWN_TYPE"
 
 
-class MessageTooLarge(ProtocolError):
-    """A message with more bytes than its receiver reads: `details` has its `size` and the `limit`."""
-
-    code = "MESSAGE_TOO_LARGE"
-    http_status = 413
-
-    @classmethod
-    def of(cls, size: int, limit: int) -> "MessageTooLarge":
-        told = f"the message has {size} bytes, and this server reads up to {limit} (max_message_bytes)"
-        return cls(told, size=size, limit=limit)
-
-
 class NotAllowed(ProtocolError):
     """Simulation control (`reset`, `step`, `state`) on a server in production mode."""
 
     code = "NOT_ALLOWED"
     http_status = 403
+
+
+class MessageTooLarge(ProtocolError):
+    """A message above the size limit of one side; `details` hold `size` and `limit`, where known.
+
+    It was not sent, or not read; the session goes on.
+    """
+
+    code = "MESSAGE_TOO_LARGE"
+    http_status = 413
+
+    @classmethod
+    def of(cls, size: int, limit: int, whose: str) -> Self:
+        """`whose` limit it is, as in "the server's"."""
+        return cls(
+            f"a message of {size:,} bytes is above {whose} limit of {limit:,} bytes", size=size, limit=limit
+        )
 
 
 class Unauthorized(EnvTorchError, PermissionError):
@@ -225,6 +238,13 @@ class InternalError(EnvTorchError):
     code = "INTERNAL_ERROR"
 
 
+class RecordingFailed(InternalError):
+    """The server records every call, and the disk takes no more. The call was not made."""
+
+    code = "RECORDING_FAILED"
+    http_status = 507
+
+
 class SessionLost(EnvTorchError):
     """The session is gone, and its episode with it. It is never replaced by a fresh one in silence."""
 
@@ -269,6 +289,29 @@ class ServerExited(ProviderFailed):
 
 class NotReady(ProviderFailed, TimeoutError):
     """The server was started and still lives, but was not healthy before the deadline."""
+
+
+class WrongProcess(EnvTorchError, RuntimeError):
+    """An object that was made in another process, and inherited over `os.fork`.
+
+    A socket that two processes use mixes up their messages. Make a new object in the child process.
+    """
+
+    @classmethod
+    def of(cls, what: object, pid: int) -> Self:
+        """`what` was made in process `pid`."""
+        name = what if isinstance(what, str) else type(what).__name__
+        return cls(
+            f"this {name} belongs to process {pid}, which was forked; make a new one in the child process"
+        )
+
+
+class ClientBusy(EnvTorchError, RuntimeError):
+    """Another thread is in a call on the same blocking client. Use one client per thread."""
+
+
+class ClientClosed(EnvTorchError):
+    """The client was closed. `reset()` opens a new session."""
 
 
 class ConfigurationError(EnvTorchError, ValueError):

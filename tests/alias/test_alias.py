@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from envtorch.compat.manifest import app_candidates, read_manifest
+from tests.support import PATIENCE_S
 
 
 def run(code: str, *, arguments: tuple[str, ...] = ("-c",), cwd: Path | None = None) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments, code], capture_output=True, text=True, timeout=60, cwd=cwd
+        [sys.executable, *arguments, code], capture_output=True, text=True, timeout=PATIENCE_S, cwd=cwd
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -135,7 +136,7 @@ def test_a_script_runs_with_its_arguments(tmp_path: Path) -> None:
         [sys.executable, "-m", "envtorch.compat", str(script), "--flag"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert told.stdout.strip() == "__main__ ['--flag'] 0.10.0"
 

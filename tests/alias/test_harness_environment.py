@@ -24,7 +24,7 @@ from envtorch.compat.harness.environment import HarnessAction, HarnessEnvironmen
 from envtorch.compat.http_server import create_app
 from envtorch.tools import CallToolAction, Tool
 from envtorch.types import Action, Observation
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 PROGRAM = str(Path(__file__).with_name("harness_program.py"))
 
@@ -214,7 +214,7 @@ def open_door(server: Running) -> ClientConnection:
 
 
 def hear(socket: ClientConnection) -> dict[str, Any]:
-    heard: dict[str, Any] = json.loads(socket.recv(timeout=30))
+    heard: dict[str, Any] = json.loads(socket.recv(timeout=PATIENCE_S))
     return heard
 
 

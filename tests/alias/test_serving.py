@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from envtorch.client import GenericEnvClient
+from tests import patient
 from tests.alias import environment_files as files
+from tests.support import PATIENCE_S
 
 
 @contextmanager
@@ -23,11 +24,11 @@ def served(directory: Path) -> Iterator[str]:
             pass_fds=[listener.fileno()],
         )
     try:
-        httpx.get(f"http://127.0.0.1:{port}/health", timeout=60).raise_for_status()
+        patient.get(f"http://127.0.0.1:{port}/health").raise_for_status()
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,10 @@ def test_openenv_clients_block_and_are_awaited(tmp_path: Path) -> None:
     directory = files.write(tmp_path / "word_env")
     with served(directory) as url:
         done = subprocess.run(
-            [sys.executable, "-c", PLAY, url, str(tmp_path)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", PLAY, url, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ("(['plain'], 1) (['sync'], 1) (['awaited'], 1) (['looked at'], True)")
@@ -110,10 +114,10 @@ def test_an_instance_is_refused_as_openenv_refuses_it() -> None:
 def test_a_directory_without_an_application_says_what_was_tried(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("application = 1")
     done = subprocess.run(
-        [sys.executable, "-m", "envtorch.cli", "serve", str(tmp_path)],
+        [sys.executable, "-m", "envtorch.cli", "serve", str(tmp_path), "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 2
     assert "neither 'app' nor main()" in " ".join(done.stderr.replace("│", " ").split())

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from envtorch.compat.tools import GitServerClient, PyExecutor
+from tests.support import PATIENCE_S
 
 USER, PASSWORD = "gitea", "secret"
 
@@ -92,7 +93,7 @@ def test_a_repository_is_cloned_worked_on_and_put_back(server: str, tmp_path: Pa
     client = GitServerClient(server, USER, PASSWORD, workspace_dir=str(tmp_path / "space"))
     with pytest.raises(RuntimeError, match="not ready"):
         client.list_repositories()
-    assert client.wait_for_ready(timeout=10)
+    assert client.wait_for_ready(timeout=PATIENCE_S)
     assert [repo["full_name"] for repo in client.list_repositories()] == ["gitea/project"]
     place = Path(client.clone_to_workspace("project", commit="v0"))
     assert (place / "file").read_text() == "one"
@@ -115,7 +116,7 @@ def test_a_repository_is_cloned_worked_on_and_put_back(server: str, tmp_path: Pa
 
 def test_a_wrong_password_and_a_server_that_is_not_there_are_told(server: str, tmp_path: Path) -> None:
     client = GitServerClient(server, USER, "wrong", workspace_dir=str(tmp_path / "space"))
-    client.wait_for_ready(timeout=10)
+    client.wait_for_ready(timeout=PATIENCE_S)
     assert client.list_repositories() == []
     with pytest.raises(RuntimeError, match="Clone failed"):
         client.clone_to_workspace("project")

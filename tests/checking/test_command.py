@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import PATIENCE_S
+
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
 ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*ENVTORCH, "check", *arguments], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [*ENVTORCH, "check", *arguments], capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT
     )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from uuid import uuid4
 
+from tests.support import PATIENCE_S
+
 SCREENS = Path(os.environ.get("ENVTORCH_SCREENS", "")) if os.environ.get("ENVTORCH_SCREENS") else None
 """Where captured screens are kept for people to look at, if anywhere."""
 
@@ -25,7 +27,11 @@ class Terminal:
 
     def _tmux(self, *arguments: str) -> str:
         done = subprocess.run(
-            ["tmux", "-L", self._name, *arguments], capture_output=True, text=True, timeout=30, check=True
+            ["tmux", "-L", self._name, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
         )
         return done.stdout
 
@@ -40,7 +46,7 @@ class Terminal:
     def write(self, text: str) -> None:
         self._tmux("send-keys", "-l", text)
 
-    def wait_for(self, *wanted: str, timeout_s: float = 60.0) -> str:
+    def wait_for(self, *wanted: str, timeout_s: float = PATIENCE_S) -> str:
         """The screen, when everything that is wanted stands on it."""
         deadline = time.monotonic() + timeout_s
         while True:

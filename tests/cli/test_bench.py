@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from envtorch.cli.benching import Load, Measured, measure
-from tests.support import Running
+from tests.support import PATIENCE_S, Running
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
 
@@ -28,10 +28,10 @@ def test_quantiles() -> None:
 
 def test_for_programs_and_for_people(echo_server: Running) -> None:
     command = [*ENVTORCH, "bench", echo_server.url, "--sessions", "1,2", "--seconds", "0.2"]
-    told = json.loads(subprocess.check_output([*command, "--json"], text=True, timeout=60))
+    told = json.loads(subprocess.check_output([*command, "--json"], text=True, timeout=PATIENCE_S))
     assert [run["sessions"] for run in told["runs"]] == [1, 2]
     assert all(run["steps"] > 0 and run["failed"] == 0 for run in told["runs"])
-    shown = subprocess.check_output(command, text=True, timeout=60)
+    shown = subprocess.check_output(command, text=True, timeout=PATIENCE_S)
     assert "steps/s" in shown
     assert "p99 ms" in shown
 
@@ -48,7 +48,7 @@ def test_actions_that_fail_are_told_and_fail_the_run(echo_server: Running) -> No
         "--action",
         '{"no": 1}',
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1
     assert "The first failure: InvalidAction" in done.stdout
     assert "--action" in done.stdout

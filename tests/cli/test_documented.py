@@ -13,6 +13,7 @@ import typer.main
 
 from envtorch.cli import main
 from envtorch.cli.exits import Exit
+from tests.support import PATIENCE_S
 
 PAGE = (Path(__file__).parents[2] / "docs/cli.md").read_text()
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
@@ -69,7 +70,11 @@ def test_help_says_what_it_does(name: str) -> None:
         (["replay", "nowhere.jsonl"], Exit.MISUSED, "there is no recording"),
         (["recording", "list", "."], Exit.MISUSED, "--record"),
         (["push", "nothing", "--to", "me/x", "--dry-run"], Exit.MISUSED, "neither a directory nor"),
-        (["serve", "echo_env", "--isolation", "magic"], Exit.MISUSED, "isolation is 'process'"),
+        (
+            ["serve", "echo_env", "--port", "0", "--isolation", "magic"],
+            Exit.MISUSED,
+            "isolation is 'process'",
+        ),
     ],
 )
 def test_an_error_is_a_sentence_and_a_code(
@@ -92,7 +97,9 @@ main()
 
 
 def test_a_missing_extra_is_named() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TEXTUAL], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TEXTUAL], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == Exit.MISSING_EXTRA
     assert "pip install 'envtorch[play]'" in done.stderr
 
@@ -106,7 +113,7 @@ def test_completion_offers_the_commands() -> None:
     }
     program = "import sys; sys.argv = ['envtorch']; from envtorch.cli import main; main(prog_name='envtorch')"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environ, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environ, timeout=PATIENCE_S
     )
     assert {"replay", "recording"} <= set(done.stdout.split())
 

@@ -10,6 +10,7 @@ import pytest
 
 from envtorch.cli.new import Names, write_project
 from envtorch.errors import ConfigurationError
+from tests.support import PATIENCE_S
 
 BIN = Path(sys.executable).parent
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
@@ -68,7 +69,7 @@ def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "wordle").mkdir()
     (tmp_path / "wordle/mine.txt").write_text("precious")
     done = subprocess.run(
-        [*ENVTORCH, "new", "wordle"], capture_output=True, text=True, cwd=tmp_path, timeout=60
+        [*ENVTORCH, "new", "wordle"], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S
     )
     assert done.returncode == 2
     assert "wordle is there already: choose another name" in done.stderr

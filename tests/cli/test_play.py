@@ -17,7 +17,7 @@ from envtorch.types import StepResult
 from tests.cli.environments import Work
 from tests.cli.terminal import Terminal
 from tests.recording.environments import Walk
-from tests.support import running
+from tests.support import PATIENCE_S, running
 
 ROOT = Path(__file__).parents[2]
 PLAY = [sys.executable, "-m", "envtorch.cli", "play"]
@@ -191,6 +191,8 @@ def test_what_cannot_be_played_says_so() -> None:
         (["http://127.0.0.1:9"], 3, "envtorch serve TARGET"),
         (["missing.jsonl"], 2, "there is no recording"),
     ):
-        done = subprocess.run([*PLAY, *arguments], capture_output=True, text=True, timeout=60, cwd=ROOT)
+        done = subprocess.run(
+            [*PLAY, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT
+        )
         assert (done.returncode, told in done.stderr) == (code, True), done.stderr
         assert "Traceback" not in done.stderr

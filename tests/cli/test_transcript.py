@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.providers.conftest import no_engine
+from tests.support import PATIENCE_S
 
 PAGE = (Path(__file__).parents[2] / "docs/cli.md").read_text()
 SECTION = PAGE.split("## From an empty directory to a container")[1].split("\n## ")[0]
@@ -74,7 +75,7 @@ def test_to_a_container(tmp_path: Path) -> None:
     if shutil.which("docker") is None:
         pytest.skip("the docker command is not installed")
     name = f"wordle{os.getpid()}"
-    run(f"envtorch new {name}", tmp_path, timeout=60)
+    run(f"envtorch new {name}", tmp_path, timeout=PATIENCE_S)
     block = CONTAINED.replace("wordle", name)  # several runs may share one engine
     said = run(script_of(block, free_port()), tmp_path / name, timeout=800)
     assert said.count("0 errors") == 1

@@ -19,7 +19,7 @@ from envtorch.errors import (
     TimedOut,
 )
 from tests.faults.proxy import Break, Direction, Fault, proxy_to
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 COUNT = 8
 
@@ -334,7 +334,7 @@ def test_bad_use_is_told(server: Running) -> None:
         LineEnv.vector(server.url, 1, autoreset="sometimes")  # type: ignore[arg-type]
     with pytest.raises(CapacityReached):
         LineEnv.vector(server.url, 2 * COUNT + 1)
-    eventually(lambda: server.sessions.active == 0, "what was opened is let go", 70)
+    eventually(lambda: server.sessions.active == 0, "what was opened is let go", PATIENCE_S)
     with LineEnv.vector(server.url, 2) as envs:
         with pytest.raises(InvalidAction, match="takes as many actions"):
             envs.step([Move()])

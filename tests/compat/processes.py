@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.support import PATIENCE_S
+
 __all__ = ["OPENENV_BIN", "ours", "played", "served", "theirs", "tools_server"]
 
 HERE = Path(__file__).parent
@@ -45,7 +47,7 @@ def served(
     finally:
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -72,7 +74,7 @@ def played(*args: str) -> Any:
         [str(OPENENV_BIN / "python"), str(OPENENV_SIDE / args[0]), *args[1:]],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{' '.join(args)} failed:\n{done.stdout}\n{done.stderr}"

@@ -9,6 +9,7 @@ import pytest
 from envtorch.client import EnvClient, GenericEnvClient
 from envtorch.errors import EnvironmentFailed
 from envtorch.types import StepResult
+from tests.support import PATIENCE_S
 
 from .processes import OPENENV_BIN, ours, played
 from .tally import TallyAction, TallyEnv, TallyObservation
@@ -118,7 +119,7 @@ def test_openenv_validates_our_server(mode: str) -> None:
             [str(OPENENV_BIN / "openenv"), "validate", "--url", url, "--timeout", "30"],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=PATIENCE_S,
             check=False,
         )
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr

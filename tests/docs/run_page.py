@@ -71,7 +71,7 @@ class Reader:
         finally:
             for server in self._servers:
                 server.terminate()
-                server.wait(timeout=30)
+                server.wait(timeout=120)
 
     def _do(self, block: Block) -> None:
         body = block.body.replace(USUAL, self._url)

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from envtorch import Action, ConcurrencyConfig, EnvClient, Environment, Observation, State, create_app
+from tests import patient
+from tests.support import PATIENCE_S
 
 
 class Add(Action):
@@ -98,11 +98,11 @@ class CountingServer:
 
     def sessions(self) -> int:
         """How many sessions are live, whatever their phase."""
-        lines = httpx.get(self.url + "/metrics", timeout=30).text.splitlines()
+        lines = patient.get(self.url + "/metrics").text.splitlines()
         return sum(int(float(line.split()[-1])) for line in lines if line.startswith("envtorch_sessions{"))
 
     def metric(self, name: str) -> float:
-        lines = httpx.get(self.url + "/metrics", timeout=30).text.splitlines()
+        lines = patient.get(self.url + "/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name.rstrip("}")))
 
 
@@ -112,9 +112,9 @@ def counting_server(
 ) -> Iterator[CountingServer]:
     server = CountingServer(grace_s=grace_s, drain_s=drain_s, workers=workers)
     try:
-        httpx.get(server.url + "/health", timeout=60).raise_for_status()
+        patient.get(server.url + "/health").raise_for_status()
         yield server
     finally:
         if server.process.poll() is None:
             server.process.terminate()
-        server.process.wait(60)
+        server.process.wait(PATIENCE_S)

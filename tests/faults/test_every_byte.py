@@ -12,7 +12,7 @@ import pytest
 from envtorch.client.options import Wire
 from tests.faults.counting import Add, CountingEnv, CountingServer, counting_server, expected
 from tests.faults.proxy import Break, Direction, Fault, proxy_to
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 STEPS = 30
 AT_ONCE = 24
@@ -27,7 +27,12 @@ def server() -> Iterator[CountingServer]:
 async def play(url: str, wire: Wire, seed: int, at_the_end: Callable[[], None] = lambda: None) -> None:
     """One episode; whatever happens on the line, it is the episode that it should be."""
     client = CountingEnv.aio(
-        url, wire=wire, heartbeat_s=0.5, connect_timeout_s=30, message_timeout_s=60, reconnect_s=50
+        url,
+        wire=wire,
+        heartbeat_s=0.5,
+        connect_timeout_s=PATIENCE_S,
+        message_timeout_s=PATIENCE_S,
+        reconnect_s=50,
     )
     async with client as env:
         totals = [(await env.reset(seed=seed)).observation.total]
@@ -97,7 +102,7 @@ def test_a_break_at_every_byte(wire: Wire, server: CountingServer, request: pyte
     happened = asyncio.run(try_all(server.port, wire, breaks))
     print(f"{wire}: {len(breaks)} breaks tried, {happened} happened, every episode whole")
     assert happened == len(breaks)
-    eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=90)
+    eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=PATIENCE_S)
 
 
 @pytest.mark.timeout(3600)
@@ -110,7 +115,7 @@ def test_a_break_that_leads_to_another_worker(request: pytest.FixtureRequest) ->
         happened = asyncio.run(try_all(server.port, "json", breaks))
         print(f"two workers: {len(breaks)} breaks tried, {happened} happened, every episode whole")
         assert happened == len(breaks)
-        eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=90)
+        eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("wire", ["json", "msgpack"])
@@ -132,7 +137,7 @@ async def _blocking(port: int, wire: Wire, breaks: list[Break]) -> int:
 
 
 def play_blocking(url: str, wire: Wire) -> None:
-    with CountingEnv(url, wire=wire, heartbeat_s=0.1, connect_timeout_s=30) as env:
+    with CountingEnv(url, wire=wire, heartbeat_s=0.1, connect_timeout_s=PATIENCE_S) as env:
         totals = [env.reset(seed=3).observation.total]
         totals += [env.step(Add(n=n)).observation.total for n in range(STEPS)]
         assert totals == expected(3, STEPS)

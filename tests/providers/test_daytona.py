@@ -14,6 +14,7 @@ from envtorch.providers.recipes import command_in, missing_sources, top_level_fi
 from envtorch.testing import PROVIDER_CHECKS, ProviderCheck
 from tests.providers import fake_daytona, subjects
 from tests.providers.test_conformance import keep
+from tests.support import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +81,7 @@ def test_the_command_is_found_in_the_image(place: str) -> None:
         manifest_in(one._client, place, "name: x\napp: 'no_such_module:app'  # ours\n")
         url = one.start_container("echo-env:1")
         with pytest.raises(ProviderFailed, match=r"No module named|uvicorn|Error loading") as caught:
-            one.wait_for_ready(url, timeout_s=60)
+            one.wait_for_ready(url, timeout_s=PATIENCE_S)
         assert caught.value.details["exit_code"] != 0
 
 

@@ -12,7 +12,7 @@ from envtorch.envs.echo_env import EchoAction, EchoEnv
 from envtorch.errors import ConfigurationError, ProviderFailed
 from envtorch.providers.build import build_base, build_environment, make_wheel, requirements
 from envtorch.providers.engine import connect
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,9 @@ def test_the_image_is_not_root_and_watches_its_own_health(echo_image: str, clien
         env.reset()
         launch: Any = env._provider
         eventually(
-            lambda: launch.provider.status().detail == "health: healthy", "the engine finds it healthy", 60.0
+            lambda: launch.provider.status().detail == "health: healthy",
+            "the engine finds it healthy",
+            PATIENCE_S,
         )
 
 

@@ -13,7 +13,7 @@ from envtorch.providers.ownership import OwnerTag
 from envtorch.testing import PROBE_COMMAND
 from envtorch.testing.provider import Probe
 from tests.providers.subjects import PYTHON_IMAGE
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 needs_cluster = pytest.mark.kubernetes
 
@@ -33,14 +33,14 @@ def test_connections_go_to_each_replica_in_turn() -> None:
         url = provider.start_container(
             PYTHON_IMAGE, command=PROBE_COMMAND, pull="never", kind="deployment", replicas=2
         )
-        provider.wait_for_ready(url, timeout_s=90.0)
+        provider.wait_for_ready(url, timeout_s=PATIENCE_S)
         names: set[str] = set()
 
         def both() -> bool:
             names.add(Probe(provider, url).get("/environ/HOSTNAME").text)
             return len(names) == 2
 
-        eventually(both, "both replicas answered", 60.0)
+        eventually(both, "both replicas answered", PATIENCE_S)
 
 
 @needs_cluster
@@ -48,7 +48,7 @@ def test_a_pod_that_fits_nowhere_is_told_with_the_schedulers_reason() -> None:
     with KubernetesProvider() as provider:
         url = provider.start_container(PYTHON_IMAGE, pull="never", cpus=999.0)
         with pytest.raises(NotReady, match=r"Insufficient cpu") as caught:
-            provider.wait_for_ready(url, timeout_s=5.0)
+            provider.wait_for_ready(url, timeout_s=PATIENCE_S)
     assert "FailedScheduling" in caught.value.logs
 
 
@@ -58,7 +58,7 @@ def test_a_pod_that_needs_too_much_memory_is_told() -> None:
         hungry = ["python3", "-c", "x = bytearray(300 * 1024 * 1024)"]
         url = provider.start_container(PYTHON_IMAGE, command=hungry, pull="never", memory="32Mi")
         with pytest.raises(Exception, match="out of memory"):
-            provider.wait_for_ready(url, timeout_s=60.0)
+            provider.wait_for_ready(url, timeout_s=PATIENCE_S)
 
 
 @needs_cluster
@@ -81,11 +81,11 @@ def test_a_sweep_removes_the_dead_and_the_expired_and_spares_the_living(cluster:
             cluster.create(manifest, cluster.namespace)
     swept = {(thing.kind, thing.name) for thing in sweep_namespace(cluster, cluster.namespace)}
     assert ("pod", "envtorch-test-living") not in swept
-    eventually(lambda: not _pods(cluster, "envtorch-test-dead"), "the dead one's pod is gone", 60.0)
+    eventually(lambda: not _pods(cluster, "envtorch-test-dead"), "the dead one's pod is gone", PATIENCE_S)
     assert _pods(cluster, "envtorch-test-living")
     later = sweep_namespace(cluster, cluster.namespace, now=time.time() + 7200.0)
     assert ("pod", "envtorch-test-living") in {(thing.kind, thing.name) for thing in later}
-    eventually(lambda: not _pods(cluster, "envtorch-test-living"), "the expired pod is gone", 60.0)
+    eventually(lambda: not _pods(cluster, "envtorch-test-living"), "the expired pod is gone", PATIENCE_S)
 
 
 def _pods(cluster: Cluster, name: str) -> int:

@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -14,7 +16,7 @@ from envtorch.providers.base import Phase
 from envtorch.providers.child import ChildServer
 from envtorch.providers.process import ProcessProvider
 from envtorch.testing import PROBE_APP
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 
 def is_alive(pid: int) -> bool:
@@ -105,6 +107,21 @@ def test_a_child_of_the_owner_does_not_keep_the_server_alive() -> None:
     eventually(lambda: not is_alive(warden), "the server's warden is gone")
     assert is_alive(child)
     os.kill(child, 9)
+
+
+def test_logs_after_stop_are_complete_however_late_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loaded machine the thread that reads the pipe may not have run when the server is stopped."""
+
+    def read_at_the_end(stream: IO[bytes], lines: deque[str]) -> None:
+        with stream:
+            lines.extend(stream.read().decode().splitlines())
+
+    monkeypatch.setattr("envtorch.providers.child._keep_lines", read_at_the_end)
+    with ProcessProvider() as provider:
+        provider.wait_for_ready(provider.start_container(PROBE_APP), timeout_s=PATIENCE_S)
+        assert provider.logs() == ""
+        provider.close()
+        assert "probe: out" in provider.logs()
 
 
 @pytest.mark.parametrize("image", ["no_colon", "module:", ":app", ""])

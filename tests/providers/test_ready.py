@@ -5,6 +5,7 @@ import pytest
 from envtorch.errors import NotReady, ServerExited
 from envtorch.providers.base import Phase, Status
 from envtorch.providers.ready import NO_ANSWER, wait_until_healthy
+from tests.support import PATIENCE_S
 
 
 class Watched:
@@ -40,7 +41,7 @@ def test_it_returns_at_the_first_healthy_answer() -> None:
     clock, answers = Clock(), ["refused", "503", None]
     wait_until_healthy(
         "http://x",
-        timeout_s=10,
+        timeout_s=PATIENCE_S,
         watched=Watched(Phase.STARTING, Phase.RUNNING),
         ask=lambda url, left: answers.pop(0),
         clock=clock,

@@ -12,6 +12,7 @@ from envtorch.errors import ConfigurationError, MissingExtra, ProviderFailed, Se
 from envtorch.providers.hub import Space
 from envtorch.providers.uv import UVOptions, UVProvider, clone, split_revision, uv_command
 from envtorch.testing import probe_server
+from tests import patient
 from tests.providers.subjects import PROBE_PROJECT
 
 
@@ -79,9 +80,7 @@ def test_settings_of_uv_do_not_reach_the_server(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("UV_INDEX_PROBE_PASSWORD", "secret")
     provider = UVProvider(PROBE_PROJECT)
     with provider:
-        import httpx
-
-        answer = httpx.get(f"{provider.base_url}/environ/UV_INDEX_PROBE_PASSWORD", trust_env=False)
+        answer = patient.get(f"{provider.base_url}/environ/UV_INDEX_PROBE_PASSWORD", trust_env=False)
     assert answer.status_code == 404
 
 

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from envtorch import GenericEnvClient, create_app
@@ -15,8 +14,9 @@ from envtorch.recording import Recording, Reset, Step, ToolCall, find_recordings
 from envtorch.recording.host import RecordedHost
 from envtorch.testing import check_replay
 from envtorch.tools import CallToolAction, CallToolObservation
+from tests import patient
 from tests.recording.environments import Gallery, Walk, WalkOnThread
-from tests.support import Running, running
+from tests.support import PATIENCE_S, Running, running
 from tests.tools.environments import Basket
 
 
@@ -40,7 +40,7 @@ def by_client(server: Running, wire: Any) -> None:
 
 
 def by_http(server: Running) -> None:
-    with httpx.Client(base_url=server.url) as http:
+    with patient.Client(base_url=server.url) as http:
         http.post("/reset", json={"seed": 7, "start": 2}).raise_for_status()
         for by in (3, 5):
             http.post("/step", json={"action": {"by": by}}).raise_for_status()
@@ -157,7 +157,7 @@ def test_several_episodes_of_one_session(tmp_path: Path) -> None:
 
 def test_tools_through_either_mcp(tmp_path: Path) -> None:
     tools = {"action_cls": CallToolAction, "observation_cls": CallToolObservation}
-    with recorded(Basket, tmp_path, **tools) as server, httpx.Client(base_url=server.url) as http:
+    with recorded(Basket, tmp_path, **tools) as server, patient.Client(base_url=server.url) as http:
         call = {"name": "put", "arguments": {"thing": "leek"}}
         http.post("/reset", json={}).raise_for_status()
         session = http.cookies["EnvTorch-Session"]
@@ -165,7 +165,7 @@ def test_tools_through_either_mcp(tmp_path: Path) -> None:
         http.post("/mcp", json=rpc, headers={"Mcp-Session-Id": session}).raise_for_status()
         with server.socket("/mcp") as socket:
             socket.send(json.dumps(rpc))
-            assert "result" in json.loads(socket.recv(timeout=10))
+            assert "result" in json.loads(socket.recv(timeout=PATIENCE_S))
     recording = the_recording(tmp_path)
     calls = [m for e in recording.episodes for m in recording.moments(e) if isinstance(m, ToolCall)]
     assert [(call.name, call.form) for call in calls] == [("put", "mcp"), ("put", "value")]
@@ -178,7 +178,7 @@ def test_secrets_are_never_written(tmp_path: Path) -> None:
         with GenericEnvClient(server.url, wire="msgpack") as env:
             env.reset(api_key="sk-first")
             env.step({"user": "ada", "code": "hunter2"})
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             http.post("/reset", json={"api_key": "sk-second"})
             http.post("/step", json={"action": {"user": "bob", "code": "hunter3"}})
             token = http.cookies["EnvTorch-Session"]

@@ -18,7 +18,7 @@ from envtorch.recording.recorder import Recorder
 from envtorch.recording.writer import LineWriter
 from tests.recording.environments import Walk
 from tests.recording.test_doors import recorded, the_recording
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 SERVE = [sys.executable, "-m", "envtorch.cli", "serve", "tests.recording.environments:Walk", "--port", "0"]
 
@@ -28,7 +28,7 @@ def test_a_killed_server_leaves_every_step_it_answered(tmp_path: Path) -> None:
     try:
         assert server.stderr is not None
         url = next(word for word in server.stderr.readline().split() if word.startswith("http://"))
-        env = GenericEnvClient(url, connect_timeout_s=30, reconnect_s=0.1)
+        env = GenericEnvClient(url, connect_timeout_s=PATIENCE_S, reconnect_s=0.1)
         env.reset(seed=1)
         for _ in range(5):
             env.step({"by": 1})
@@ -39,7 +39,7 @@ def test_a_killed_server_leaves_every_step_it_answered(tmp_path: Path) -> None:
         eventually(lambda: written() == 7, "header, reset and five steps are on disk")
     finally:
         os.kill(server.pid, signal.SIGKILL)
-        server.wait(timeout=20)
+        server.wait(timeout=PATIENCE_S)
         assert server.stderr is not None
         server.stderr.close()
     env.close()
@@ -88,11 +88,11 @@ def test_a_disk_that_cannot_keep_up_costs_lines_and_says_so(tmp_path: Path) -> N
 
     def slow_line() -> bytes:
         stuck.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
         return b""
 
     recorder.put(1, 10, slow_line)
-    assert stuck.wait(20)
+    assert stuck.wait(PATIENCE_S)
     line = b'{"kind":"step","session":1,"episode":1,"step":1,"at":0,"seconds":0,"action":{}}\n'
     for _ in range(5):
         recorder.put(1, 400, lambda: line)
@@ -106,16 +106,16 @@ def test_a_disk_that_cannot_keep_up_costs_lines_and_says_so(tmp_path: Path) -> N
 
 
 def test_a_value_that_cannot_be_written_costs_one_line(tmp_path: Path) -> None:
-    writer = LineWriter(tmp_path / "lines")
+    writer = LineWriter(tmp_path / "lines", first_line=b"first\n", describe_loss=lambda missing: b"lost\n")
 
     def broken() -> bytes:
         raise TypeError("no such line")
 
-    writer.put(1, lambda: b"one\n")
-    writer.put(1, broken)
-    writer.put(1, lambda: b"two\n")
+    writer.put(1, 1, lambda: b"one\n")
+    writer.put(1, 1, broken)
+    writer.put(1, 1, lambda: b"two\n")
     writer.close()
-    assert (tmp_path / "lines").read_bytes() == b"one\ntwo\n"
+    assert (tmp_path / "lines").read_bytes() == b"first\none\ntwo\n"
 
 
 def test_parquet_loads_with_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

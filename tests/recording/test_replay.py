@@ -11,9 +11,10 @@ from envtorch.errors import EnvironmentFailed
 from envtorch.recording import Comparison, Recording
 from envtorch.testing import check_replay
 from envtorch.tools import CallToolAction, CallToolObservation
+from tests import patient
 from tests.recording.environments import Gallery, Moody, Walk
 from tests.recording.test_doors import recorded, the_recording
-from tests.support import running
+from tests.support import PATIENCE_S, running
 from tests.tools.environments import Basket
 
 
@@ -84,7 +85,7 @@ def test_failures_are_compared_like_anything_else(tmp_path: Path) -> None:
 
 
 def test_http_drops_what_the_environment_does_not_take_and_so_does_its_replay(tmp_path: Path) -> None:
-    with recorded(Walk, tmp_path) as server, httpx.Client(base_url=server.url) as http:
+    with recorded(Walk, tmp_path) as server, patient.Client(base_url=server.url) as http:
         http.post("/reset", json={"seed": 3, "episode_id": "mine"}).raise_for_status()
         http.post("/step", json={"action": {"by": 2}}).raise_for_status()
     with running(create_app(Walk, max_concurrent_envs=4)) as server:
@@ -94,7 +95,7 @@ def test_http_drops_what_the_environment_does_not_take_and_so_does_its_replay(tm
 
 def test_tool_calls_are_played_again_through_the_door_they_came_by(tmp_path: Path) -> None:
     classes = {"action_cls": CallToolAction, "observation_cls": CallToolObservation}
-    with recorded(Basket, tmp_path, **classes) as server, httpx.Client(base_url=server.url) as http:
+    with recorded(Basket, tmp_path, **classes) as server, patient.Client(base_url=server.url) as http:
         http.post("/reset", json={}).raise_for_status()
         mcp = {"Mcp-Session-Id": http.cookies["EnvTorch-Session"]}
         for name, arguments in [
@@ -108,10 +109,10 @@ def test_tool_calls_are_played_again_through_the_door_they_came_by(tmp_path: Pat
             http.post("/mcp", json=rpc, headers=mcp).raise_for_status()
         with server.socket() as socket:
             socket.send('{"type":"reset","data":{}}')
-            socket.recv(timeout=10)
+            socket.recv(timeout=PATIENCE_S)
             rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "look"}}
             socket.send(httpx.Request("POST", "http://x", json={"type": "mcp", "data": rpc}).content.decode())
-            assert "result" in str(socket.recv(timeout=10))
+            assert "result" in str(socket.recv(timeout=PATIENCE_S))
     with running(create_app(Basket, CallToolAction, CallToolObservation, max_concurrent_envs=4)) as server:
         found = check_replay(the_recording(tmp_path), server.url)
     assert found.ok, found.first

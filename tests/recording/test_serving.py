@@ -13,7 +13,8 @@ import pytest
 
 from envtorch import GenericEnvClient
 from envtorch.recording import Recording, find_recordings
-from tests.support import eventually
+from tests import patient
+from tests.support import PATIENCE_S, eventually
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
 ROOT = Path(__file__).parents[2]
@@ -29,27 +30,27 @@ def serving(*arguments: str, cwd: Path = ROOT) -> Iterator[str]:
             yield next(word for word in line.split() if word.startswith("http://"))
         finally:
             server.send_signal(signal.SIGTERM)
-            server.wait(timeout=60)
+            server.wait(timeout=PATIENCE_S)
 
 
 def healthy(url: str) -> bool:
     try:
-        return httpx.get(url + "/health", timeout=10).status_code == 200
+        return patient.get(url + "/health").status_code == 200
     except httpx.TransportError:
         return False
 
 
 def record(target: str, directory: Path, *options: str, sessions: int) -> None:
     with serving(target, "--record", str(directory), *options) as url:
-        eventually(lambda: healthy(url), "the server is up", 60)
+        eventually(lambda: healthy(url), "the server is up", PATIENCE_S)
         for seed in range(sessions):
-            with GenericEnvClient(url, connect_timeout_s=30) as env:
+            with GenericEnvClient(url, connect_timeout_s=PATIENCE_S) as env:
                 env.reset(seed=seed)
                 for _ in range(4):
                     env.step({"by": 1})
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_workers_each_write_a_file(tmp_path: Path) -> None:
     record("tests.recording.served:app", tmp_path, "--workers", "2", sessions=4)
     recordings = [Recording.open(path) for path in find_recordings(tmp_path)]
@@ -59,7 +60,7 @@ def test_workers_each_write_a_file(tmp_path: Path) -> None:
     assert len({episode.id for episode in episodes}) == 4
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_replay_from_the_command_line(tmp_path: Path) -> None:
     record("tests.recording.environments:Moody", tmp_path, sessions=2)
     replay = [*ENVTORCH, "replay", str(tmp_path), "--target", "tests.recording.environments:Moody"]
@@ -88,14 +89,14 @@ class Speaker(Environment[Action, Say, State]):
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_reload_serves_what_was_written_last(tmp_path: Path) -> None:
     module = tmp_path / "speaker.py"
     module.write_text(SOURCE.replace("{word}", "before"))
 
     def said(url: str) -> str | None:
         try:
-            return str(httpx.post(url + "/reset", json={}, timeout=10).json()["observation"]["text"])
+            return str(patient.post(url + "/reset", json={}).json()["observation"]["text"])
         except (httpx.TransportError, KeyError, ValueError):
             return None
 
@@ -103,6 +104,6 @@ def test_reload_serves_what_was_written_last(tmp_path: Path) -> None:
         "from envtorch import create_app\nfrom speaker import Speaker\napp = create_app(Speaker)"
     )
     with serving(".", "--reload", cwd=tmp_path) as url:
-        eventually(lambda: said(url) == "before", "it serves", 60)
+        eventually(lambda: said(url) == "before", "it serves", PATIENCE_S)
         module.write_text(SOURCE.replace("{word}", "after"))
-        eventually(lambda: said(url) == "after", "it serves what was written", 90)
+        eventually(lambda: said(url) == "after", "it serves what was written", PATIENCE_S)

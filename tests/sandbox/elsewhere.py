@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import envtorch
+from tests.support import PATIENCE_S
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def interpreter_for(user: int) -> str:
 
 
 def run_module(
-    module: str, *arguments: str, user: int, timeout_s: float = 110.0
+    module: str, *arguments: str, user: int, timeout_s: float = PATIENCE_S
 ) -> "subprocess.CompletedProcess[str]":
     """`python -m module` as `user`, with our packages and a clean environment."""
     with start_module(module, *arguments, user=user) as process:

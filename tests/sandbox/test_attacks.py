@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envtorch.sandbox import Sandbox
+from tests.support import PATIENCE_S
 
 from . import attack_runner
 from .attacks import Target, attacks
@@ -78,7 +79,7 @@ def test_the_attacks_do_work_where_there_are_no_walls(tmp_path: Path) -> None:
                 cwd=tmp_path,  # what they write, they write here
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_S,
                 check=False,
             )
             escaped += "ESCAPED" in done.stdout

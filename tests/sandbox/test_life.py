@@ -20,9 +20,10 @@ import pytest
 
 from envtorch.errors import EnvTorchError
 from envtorch.sandbox import Policy, Pool, Sandbox, zygotes
+from tests.support import PATIENCE_S
 
 
-def _eventually(condition: Callable[[], bool], *, within_s: float = 20.0) -> bool:
+def _eventually(condition: Callable[[], bool], *, within_s: float = PATIENCE_S) -> bool:
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if condition():
@@ -180,7 +181,7 @@ def test_nothing_is_left_of_an_owner_that_ends_or_is_killed(tmp_path: Path, end:
         told = json.loads(owner.stdout.readline())
         if end == "kill":
             owner.kill()
-        owner.wait(timeout=30)
+        owner.wait(timeout=PATIENCE_S)
     assert len(told["processes"]) >= 5
     assert _eventually(lambda: not any(os.path.exists(f"/proc/{process}") for process in told["processes"]))
     assert _eventually(lambda: not any(os.path.exists(group) for group in told["groups"]))
@@ -188,7 +189,7 @@ def test_nothing_is_left_of_an_owner_that_ends_or_is_killed(tmp_path: Path, end:
 
 def test_a_pool_hands_out_ready_sandboxes_once(policy: Policy) -> None:
     with Pool(policy, size=2) as pool:
-        taken = [pool.take(timeout_s=30) for _ in range(4)]
+        taken = [pool.take(timeout_s=PATIENCE_S) for _ in range(4)]
         assert len({id(sandbox) for sandbox in taken}) == 4
         assert [sandbox.run("1").json() for sandbox in taken] == [1] * 4
         for sandbox in taken:

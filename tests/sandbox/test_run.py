@@ -6,6 +6,7 @@ import pytest
 
 from envtorch.errors import SessionLost
 from envtorch.sandbox import Executor, Outcome, Policy, Sandbox, report
+from tests.support import PATIENCE_S
 
 
 def test_output_value_and_state(sandbox: Sandbox) -> None:
@@ -123,7 +124,7 @@ def test_interrupt_stops_the_code_and_keeps_the_state(sandbox: Sandbox) -> None:
     sandbox.expose("started", started.set)
 
     def interrupt() -> None:
-        assert started.wait(20)
+        assert started.wait(PATIENCE_S)
         sandbox.interrupt()
 
     other = threading.Thread(target=interrupt)

@@ -14,7 +14,7 @@ from envtorch.sandbox import Policy, Sandbox
 from envtorch.sandbox.driver import drive
 from envtorch.sandbox.flows import _shelf
 from envtorch.sandbox.spares import Shelf
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def test_a_closed_shelf_gives_up_what_it_has_and_takes_no_more_orders(builder: T
 
     def build() -> int:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         return 7
 
     shelf.order(builder, build)
-    begun.wait(10)
+    begun.wait(PATIENCE_S)
     builder.submit(lambda: None)
     go_on.set()
     assert drive(shelf.close()) == 7
@@ -77,7 +77,7 @@ def test_the_third_sandbox_of_a_policy_was_there_before_it_was_asked_for(own: Po
     with Sandbox(own), Sandbox(own):
         spare = _shelf(own)._spare
         assert spare is not None
-        waiting = spare.result(60)
+        waiting = spare.result(PATIENCE_S)
         with Sandbox(own) as third:
             assert third._core is waiting
             assert third.run("2 + 2").json() == 4
@@ -87,7 +87,7 @@ def test_a_spare_that_was_killed_is_not_handed_out(own: Policy) -> None:
     with Sandbox(own), Sandbox(own):
         spare = _shelf(own)._spare
         assert spare is not None
-        waiting = spare.result(60)
+        waiting = spare.result(PATIENCE_S)
         waiting.kill()
         eventually(waiting.is_gone, "the spare is gone")
         with Sandbox(own) as third:
@@ -110,7 +110,7 @@ def test_walls_nobody_moved_into_end_with_the_sandbox(forkable: Sandbox) -> None
     forkable.fork()[0].close()
     spare = forkable._core.slots._spare
     assert spare is not None
-    slot = spare.result(60)
+    slot = spare.result(PATIENCE_S)
     process = slot.host_process()
     assert os.path.exists(f"/proc/{process}")
     forkable.close()
@@ -131,7 +131,7 @@ spare = _shelf(made[0].policy)._spare.result(60)
 print(spare.host_process(), *{str(folder) for folder in estate().groups.folders.values()})
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert done.stderr == ""
     process, *groups = done.stdout.split()

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import field_validator
 
 from envtorch import Action, Environment, Observation, State
+from tests.support import PATIENCE_S
 
 
 class Order(Action):
@@ -66,7 +67,7 @@ class Obedient(Environment[Order, Report, Count]):
                 raise RuntimeError("kaboom")
             case "wait":
                 self.entered.set()
-                assert self.gate.wait(20)
+                assert self.gate.wait(PATIENCE_S)
             case "array":
                 return Report(data=np.eye(2))
             case "unencodable":

@@ -6,6 +6,7 @@ import threading
 from envtorch.server import HTTPEnvServer
 from envtorch.server.sessions.registry import MOST_BUILDERS
 from tests.server.environments import AsyncObedient
+from tests.support import PATIENCE_S
 
 CROWD = 4 * MOST_BUILDERS
 
@@ -25,7 +26,7 @@ class SlowToBuild(AsyncObedient):
         with cls.lock:
             cls.building += 1
             cls.most = max(cls.most, cls.building)
-        cls.full_house.wait(30)
+        cls.full_house.wait(PATIENCE_S)
         with cls.lock:
             cls.building -= 1
 

@@ -16,8 +16,9 @@ from envtorch import ConcurrencyConfig, EnvClient
 from envtorch.errors import Cancelled
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.server import create_app
+from tests import patient
 from tests.server.environments import WAYS, AsyncObedient, Count, Obedient, Order, Report
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 
 @pytest.fixture(scope="module", params=["straight from the wire", "through ASGI"])
@@ -48,7 +49,7 @@ class Wire:
         self.socket.send(frame if self.format.is_binary else frame.decode())
 
     def hear(self) -> list[dict[str, Any]]:
-        heard = self.format.read(self.socket.recv(timeout=20))
+        heard = self.format.read(self.socket.recv(timeout=PATIENCE_S))
         return heard if isinstance(heard, list) else [heard]
 
     def hear_all(self, ids: set[int]) -> dict[int, dict[str, Any]]:
@@ -91,7 +92,7 @@ class TestExactlyOnce:
         with extended(server, format) as wire:
             wire.open()
             wire.say(wire.step(1, "wait"))
-            assert Obedient.entered.wait(10)
+            assert Obedient.entered.wait(PATIENCE_S)
             wire.say(wire.step(1, "wait"))
             Obedient.gate.set()
             heard: list[dict[str, Any]] = []
@@ -120,7 +121,7 @@ class TestExactlyOnce:
         with extended(server, format) as wire:
             token = wire.open()["token"]
             wire.say(wire.step(1, "wait"))
-            assert Obedient.entered.wait(10)
+            assert Obedient.entered.wait(PATIENCE_S)
             wire.socket.socket.shutdown(2)
         Obedient.gate.set()
         with extended(server, format) as wire:
@@ -156,7 +157,7 @@ class TestSessions:
             token = one.open()["token"]
             two.ask(type="attach", id=1, data={"token": token})
             with pytest.raises(Exception, match="4000"):
-                one.socket.recv(timeout=10)
+                one.socket.recv(timeout=PATIENCE_S)
             assert two.ask(type="state", id=2)["type"] == "state"
             two.close()
 
@@ -201,7 +202,7 @@ class TestOutOfOrder:
             wire.open(0)
             wire.open(1)
             wire.say(wire.step(1, "wait"))
-            assert Obedient.entered.wait(10)
+            assert Obedient.entered.wait(PATIENCE_S)
             assert wire.ask(**{**wire.step(2, "fast"), "ch": 1})["data"]["observation"]["said"] == "fast"
             Obedient.gate.set()
             assert wire.hear()[0]["id"] == 1
@@ -235,7 +236,7 @@ class TestDeadlines:
         with extended(server) as wire:
             wire.open()
             wire.say(wire.step(1, "wait"))
-            assert Obedient.entered.wait(10)
+            assert Obedient.entered.wait(PATIENCE_S)
             late = wire.ask(**wire.step(2, "x", timeout_s=0.1))["data"]
             assert (late["code"], late["usable"]) == ("TIMED_OUT", True)
             Obedient.gate.set()
@@ -338,7 +339,7 @@ class TestMessagePack:
         with extended(server, MSGPACK) as wire:
             wire.open()
             wire.say(wire.step(1, "array"))
-            frame = wire.socket.recv(timeout=10)
+            frame = wire.socket.recv(timeout=PATIENCE_S)
             array = MSGPACK.read(frame)["data"]["observation"]["data"]
             assert np.array_equal(array, np.eye(2))
             assert not array.flags.owndata, "it is a view of the frame"
@@ -367,9 +368,8 @@ class TestMessagePack:
 
 class TestOverHttp:
     def test_a_repeated_request_id_gets_the_stored_reply(self, server: Running) -> None:
-        import httpx
 
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             http.post("/reset")
             body = {"action": {"do": "x"}, "request_id": "r-1"}
             first, second = (http.post("/step", json=body) for _ in range(2))
@@ -378,10 +378,9 @@ class TestOverHttp:
             http.post("/close")
 
     def test_a_deadline_is_kept(self, server: Running) -> None:
-        import httpx
 
         Obedient.gate.clear()
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             http.post("/reset")
             late = http.post("/step", json={"action": {"do": "wait"}, "timeout_s": 0.1})
             assert (late.status_code, late.json()["code"]) == (504, "TIMED_OUT")
@@ -393,4 +392,4 @@ def test_openenvs_wire_is_what_a_client_gets_that_offers_nothing(server: Running
     with server.socket() as socket:
         assert socket.subprotocol is None
         socket.send('{"type":"state"}')
-        assert json.loads(socket.recv(timeout=10)).keys() == {"type", "data"}
+        assert json.loads(socket.recv(timeout=PATIENCE_S)).keys() == {"type", "data"}

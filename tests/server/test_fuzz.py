@@ -5,14 +5,14 @@ import random
 import socket as sockets
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.server import create_app
-from tests.support import Running, eventually, running
+from tests import patient
+from tests.support import PATIENCE_S, Running, eventually, running
 
 FRAMES = 10_000
 RAW_CONNECTIONS = 60
@@ -76,7 +76,7 @@ def answer_to(socket: ClientConnection, frame: bytes, dice: random.Random) -> bo
     """Send a frame as text or binary; say whether the server answered it (or else closed)."""
     try:
         socket.send(frame if dice.random() < 0.1 else frame.decode(errors="replace"))
-        reply = json.loads(socket.recv(timeout=30))
+        reply = json.loads(socket.recv(timeout=PATIENCE_S))
     except ConnectionClosed:
         return False
     assert reply["type"] in ("error", "observation", "state", "mcp")
@@ -109,11 +109,11 @@ def test_bytes_that_are_no_websocket_at_all(server: Running) -> None:
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     ).encode()
     for _ in range(RAW_CONNECTIONS):
-        with sockets.create_connection((host, int(port)), timeout=20) as raw:
+        with sockets.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
             raw.sendall(upgrade if dice.random() < 0.8 else upgrade[: dice.randrange(len(upgrade))])
             raw.sendall(dice.randbytes(dice.randrange(1, 2000)))
             raw.shutdown(sockets.SHUT_WR)
             while raw.recv(65536):
                 pass
     eventually(lambda: server.sessions.active == 0, "no session is left")
-    assert httpx.get(server.url + "/health").status_code == 200
+    assert patient.get(server.url + "/health").status_code == 200

@@ -19,8 +19,9 @@ from envtorch.errors import ConfigurationError, Unauthorized
 from envtorch.server.security.keys import Keys
 from envtorch.server.serve import is_loopback
 from envtorch.settings import Settings
+from tests import patient
 from tests.server.environments import Count, Obedient, Order, Report
-from tests.support import Running, running
+from tests.support import PATIENCE_S, Running, running
 
 TOKEN = "a-token-that-is-long-enough"
 built: list[Obedient] = []
@@ -84,7 +85,7 @@ every_wrong_token = pytest.mark.parametrize("shown", SHOWN)
 @pytest.mark.parametrize(("method", "path"), HTTP_DOORS)
 def test_http_doors_are_locked(method: str, path: str, shown: str, server: Running) -> None:
     before = len(built)
-    answer = httpx.request(
+    answer = patient.request(
         method, server.url + path, headers=SHOWN[shown], json={} if method == "POST" else None
     )
     assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
@@ -106,7 +107,7 @@ def test_websocket_doors_are_locked(path: str, subprotocols: Any, shown: str, se
 
 @pytest.mark.parametrize("path", ["/health", "/ready"])
 def test_probes_need_no_token(path: str, server: Running) -> None:
-    assert httpx.get(server.url + path).status_code == 200
+    assert patient.get(server.url + path).status_code == 200
 
 
 def test_the_right_token_opens_every_way(server: Running) -> None:
@@ -132,23 +133,23 @@ def test_a_token_is_not_shown_by_a_client_that_is_printed() -> None:
 
 def test_one_sessions_token_does_not_open_anothers(server: Running) -> None:
     lock = {"Authorization": f"Bearer {TOKEN}"}
-    one = httpx.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
-    two = httpx.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
+    one = patient.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
+    two = patient.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
     assert one != two
-    httpx.post(server.url + "/step", json={"action": {}}, headers={**lock, "EnvTorch-Session": one})
-    state = httpx.get(server.url + "/state", headers={**lock, "EnvTorch-Session": two}).json()
+    patient.post(server.url + "/step", json={"action": {}}, headers={**lock, "EnvTorch-Session": one})
+    state = patient.get(server.url + "/state", headers={**lock, "EnvTorch-Session": two}).json()
     assert state["step_count"] == 0
     for token in (one, two):
-        httpx.post(server.url + "/close", headers={**lock, "EnvTorch-Session": token})
+        patient.post(server.url + "/close", headers={**lock, "EnvTorch-Session": token})
 
 
 def test_session_tokens_are_in_no_log(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     lock = {"Authorization": f"Bearer {TOKEN}"}
     with caplog.at_level(logging.DEBUG):
-        token = httpx.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
+        token = patient.post(server.url + "/reset", headers=lock).headers["EnvTorch-Session"]
         body = {"action": {"do": "fail"}}
-        httpx.post(server.url + "/step", json=body, headers={**lock, "EnvTorch-Session": token})
-        httpx.post(server.url + "/close", headers={**lock, "EnvTorch-Session": token})
+        patient.post(server.url + "/step", json=body, headers={**lock, "EnvTorch-Session": token})
+        patient.post(server.url + "/close", headers={**lock, "EnvTorch-Session": token})
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("envtorch")]
     assert any("kaboom" in line for line in ours)
     assert not any(token in line or TOKEN in line for line in ours)
@@ -168,7 +169,7 @@ def open_from(server: Running, origin: str) -> None:
     url = server.url.replace("http", "ws") + "/ws"
     with connect(url, origin=Origin(origin)) as websocket:
         websocket.send('{"type":"state"}')
-        websocket.recv(timeout=10)
+        websocket.recv(timeout=PATIENCE_S)
 
 
 def test_a_page_from_elsewhere_opens_no_socket(friendly: Running) -> None:
@@ -189,12 +190,12 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(server: Running) -
 
     lock = {"Authorization": f"Bearer {TOKEN}"}
     try:
-        answer = httpx.post(server.url + "/step", content=endless(), headers=lock, timeout=60)
+        answer = patient.post(server.url + "/step", content=endless(), headers=lock)
         assert answer.status_code == 413
     except (httpx.WriteError, httpx.ReadError):
         pass  # the server hung up on it, which is as clear
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as raw:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
         head = [
             "POST /step HTTP/1.1",
             f"Host: {host}",

@@ -10,8 +10,9 @@ from fastapi import FastAPI
 from envtorch import ConcurrencyConfig
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.server import HTTPEnvServer, create_app
+from tests import patient
 from tests.server.environments import Obedient, Unbuildable
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 HEADER = "EnvTorch-Session"
 
@@ -34,7 +35,7 @@ def step(do: str = "x") -> dict[str, object]:
 
 class TestAnEpisode:
     def test_a_cookie_keeps_it(self, server: Running) -> None:
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             assert http.post("/reset", json={"episode_id": "mine", "level": 2}).status_code == 200
             for _ in range(3):
                 http.post("/step", json=step()).raise_for_status()
@@ -43,20 +44,20 @@ class TestAnEpisode:
             assert http.post("/close").json() == {"closed": True}
 
     def test_a_header_keeps_it(self, server: Running) -> None:
-        session = httpx.post(server.url + "/reset").headers[HEADER]
-        answer = httpx.post(server.url + "/step", json=step(), headers={HEADER: session})
+        session = patient.post(server.url + "/reset").headers[HEADER]
+        answer = patient.post(server.url + "/step", json=step(), headers={HEADER: session})
         assert answer.headers[HEADER] == session
-        assert httpx.get(server.url + "/state", headers={HEADER: session}).json()["step_count"] == 1
-        httpx.post(server.url + "/close", headers={HEADER: session})
+        assert patient.get(server.url + "/state", headers={HEADER: session}).json()["step_count"] == 1
+        patient.post(server.url + "/close", headers={HEADER: session})
 
     def test_reset_within_a_session_stays_in_it(self, server: Running) -> None:
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             first = http.post("/reset").headers[HEADER]
             assert http.post("/reset").headers[HEADER] == first
             http.post("/close")
 
     def test_two_callers_have_two_episodes(self, server: Running) -> None:
-        with httpx.Client(base_url=server.url) as one, httpx.Client(base_url=server.url) as two:
+        with patient.Client(base_url=server.url) as one, patient.Client(base_url=server.url) as two:
             one.post("/reset")
             two.post("/reset")
             one.post("/step", json=step())
@@ -65,7 +66,7 @@ class TestAnEpisode:
             two.post("/close")
 
     def test_keywords_reach_the_environment(self, server: Running) -> None:
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             http.post("/reset")
             body = {**step("timeout"), "timeout_s": 4.5, "request_id": "r", "whatever": 1}
             assert http.post("/step", json=body).json()["observation"]["said"] == "4.5"
@@ -74,41 +75,41 @@ class TestAnEpisode:
 
 class TestWhoIsCalling:
     def test_without_an_id_a_server_of_many_says_what_to_send(self, server: Running) -> None:
-        for answer in (httpx.post(server.url + "/step", json=step()), httpx.get(server.url + "/state")):
+        for answer in (patient.post(server.url + "/step", json=step()), patient.get(server.url + "/state")):
             assert answer.status_code == 409
             assert HEADER in answer.json()["detail"]
 
     def test_a_session_that_is_gone_is_not_replaced(self, server: Running) -> None:
-        answer = httpx.post(server.url + "/step", json=step(), headers={HEADER: "gone"})
+        answer = patient.post(server.url + "/step", json=step(), headers={HEADER: "gone"})
         assert (answer.status_code, answer.json()["code"]) == (404, "SESSION_ERROR")
 
     def test_without_an_id_a_server_of_one_has_one_episode(self, alone: Running) -> None:
-        httpx.post(alone.url + "/reset", json={"episode_id": "curl"})
-        httpx.post(alone.url + "/step", json=step())
-        assert httpx.get(alone.url + "/state").json()["step_count"] == 1
+        patient.post(alone.url + "/reset", json={"episode_id": "curl"})
+        patient.post(alone.url + "/step", json=step())
+        assert patient.get(alone.url + "/state").json()["step_count"] == 1
 
     def test_the_anonymous_session_makes_room_for_a_socket(self, alone: Running) -> None:
-        httpx.post(alone.url + "/reset", json={"episode_id": "curl"})
+        patient.post(alone.url + "/reset", json={"episode_id": "curl"})
         with alone.socket() as socket:
             socket.send('{"type":"state"}')
-            assert '"episode_id":null' in str(socket.recv(timeout=10))
-            refused = httpx.post(alone.url + "/reset")
+            assert '"episode_id":null' in str(socket.recv(timeout=PATIENCE_S))
+            refused = patient.post(alone.url + "/reset")
             assert (refused.status_code, refused.json()["code"]) == (503, "CAPACITY_REACHED")
             assert refused.headers["Retry-After"]
 
     def test_a_session_whose_caller_is_known_makes_room_for_nobody(self, alone: Running) -> None:
-        with httpx.Client(base_url=alone.url) as http:
+        with patient.Client(base_url=alone.url) as http:
             http.post("/reset")
             http.post("/step", json=step())
             with alone.socket() as socket:
-                assert "CAPACITY_REACHED" in str(socket.recv(timeout=10))
+                assert "CAPACITY_REACHED" in str(socket.recv(timeout=PATIENCE_S))
             assert http.get("/state").json()["step_count"] == 1
 
 
 class TestFailures:
     @pytest.fixture
     def http(self, server: Running) -> Iterator[httpx.Client]:
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             http.post("/reset")
             yield http
             assert http.get("/state").status_code == 200, "the session goes on"
@@ -132,9 +133,9 @@ class TestFailures:
 
 class TestWhatAServerTells:
     def test_health_tells_the_truth(self, server: Running) -> None:
-        assert httpx.get(server.url + "/health").json() == {"status": "healthy"}
+        assert patient.get(server.url + "/health").json() == {"status": "healthy"}
         with running(create_app(Unbuildable)) as broken:
-            answer = httpx.get(broken.url + "/health")
+            answer = patient.get(broken.url + "/health")
         assert answer.status_code == 503
         assert answer.json()["status"] == "unhealthy"
         assert "no such licence server" in answer.json()["detail"]
@@ -151,14 +152,14 @@ class TestWhatAServerTells:
         )
         with running(app) as server:
             for path in ("/health", "/metadata", "/schema", "/health", "/metadata"):
-                httpx.get(server.url + path).raise_for_status()
+                patient.get(server.url + path).raise_for_status()
             with server.socket() as socket:
                 socket.send('{"type":"reset"}')
-                socket.recv(timeout=10)
+                socket.recv(timeout=PATIENCE_S)
             assert len(built) == 1
 
     def test_schema_shows_the_fields_of_the_states_own_class(self, server: Running) -> None:
-        schema = httpx.get(server.url + "/schema").json()
+        schema = patient.get(server.url + "/schema").json()
         assert "events" in schema["state"]["properties"]
         assert schema["reset_observation"] == schema["observation"]
 
@@ -172,12 +173,12 @@ class TestWhatAServerTells:
             rules: str = ""
 
         with running(create_app(First, reset_observation_cls=Welcome)) as server:
-            schema = httpx.get(server.url + "/schema").json()
+            schema = patient.get(server.url + "/schema").json()
         assert "rules" in schema["reset_observation"]["properties"]
 
     def test_docs_are_there(self, server: Running) -> None:
-        assert httpx.get(server.url + "/docs").status_code == 200
-        paths = httpx.get(server.url + "/openapi.json").json()["paths"]
+        assert patient.get(server.url + "/docs").status_code == 200
+        paths = patient.get(server.url + "/openapi.json").json()["paths"]
         assert {"/reset", "/step", "/state", "/metadata", "/health", "/schema", "/mcp"} <= paths.keys()
 
 
@@ -187,15 +188,15 @@ class TestSessionsEnd:
         with running(create_app(Obedient, concurrency_config=config)) as server:
             Obedient.gate.clear()
             Obedient.entered.clear()
-            with httpx.Client(base_url=server.url, timeout=30) as http:
+            with patient.Client(base_url=server.url) as http:
                 http.post("/reset")
                 slow = threading.Thread(target=http.post, args=["/step"], kwargs={"json": step("wait")})
                 slow.start()
-                assert Obedient.entered.wait(10)
+                assert Obedient.entered.wait(PATIENCE_S)
                 assert not Obedient.gate.wait(0.5), "longer than the lease"
                 assert server.sessions.active == 1, "a running call is not idleness"
                 Obedient.gate.set()
-                slow.join(10)
+                slow.join(PATIENCE_S)
                 eventually(lambda: server.sessions.active == 0, "the lease ends")
                 gone = http.get("/state")
                 assert (gone.status_code, gone.json()["code"]) == (404, "SESSION_ERROR")
@@ -204,16 +205,16 @@ class TestSessionsEnd:
         config = ConcurrencyConfig(max_concurrent_envs=1, session_timeout=0.1)
         with running(create_app(Obedient, concurrency_config=config)) as server, server.socket() as socket:
             socket.send('{"type":"reset","data":{"episode_id":"kept"}}')
-            socket.recv(timeout=10)
+            socket.recv(timeout=PATIENCE_S)
             assert not threading.Event().wait(0.5), "longer than the lease"
             socket.send('{"type":"state"}')
-            assert '"kept"' in str(socket.recv(timeout=10))
+            assert '"kept"' in str(socket.recv(timeout=PATIENCE_S))
 
     def test_with_the_server(self) -> None:
         Obedient.closed.clear()
         with running(create_app(Obedient, max_concurrent_envs=4)) as server:
             for _ in range(3):
-                httpx.post(server.url + "/reset")
+                patient.post(server.url + "/reset")
         assert len(Obedient.closed) == 3
 
 
@@ -226,8 +227,8 @@ def test_routes_can_be_added_to_an_application_of_ones_own() -> None:
         return "here"
 
     with running(app) as server:
-        assert httpx.get(server.url + "/mine").json() == "here"
-        assert httpx.post(server.url + "/reset").status_code == 200
+        assert patient.get(server.url + "/mine").json() == "here"
+        assert patient.post(server.url + "/reset").status_code == 200
 
 
 def test_an_application_may_be_mounted_in_another() -> None:
@@ -235,4 +236,4 @@ def test_an_application_may_be_mounted_in_another() -> None:
     outer.mount("/inner", create_app(EchoEnvironment))
     with running(outer) as server, server.socket("/inner/ws") as socket:
         socket.send('{"type":"reset"}')
-        assert "ready" in str(socket.recv(timeout=10))
+        assert "ready" in str(socket.recv(timeout=PATIENCE_S))

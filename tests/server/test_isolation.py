@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -28,11 +27,12 @@ from envtorch.errors import (
     Unsupported,
 )
 from envtorch.server import create_app
+from tests import patient
 from tests.server.environments import AsyncObedient, Count, Mixed, Obedient, Order, Quick, Report
 from tests.server.isolated import AsyncReckless, Failing, Reckless, Stillborn, make_reckless
 from tests.server.test_extended import extended
 from tests.server.walkers import WALKERS, Walker
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 
 class Client(EnvClient[Order, Report, Count]): ...
@@ -167,7 +167,7 @@ class TestCalls:
             assert do(env, "x") == ["x"]
 
     def test_over_http(self, server: Running) -> None:
-        with httpx.Client(base_url=server.url) as http:
+        with patient.Client(base_url=server.url) as http:
             assert http.post("/reset", json={"seed": 4}).json()["observation"]["said"] == "seed 4"
             assert http.post("/step", json={"action": {"do": "x"}}).json()["observation"]["said"] == "x"
             assert http.get("/state").json()["step_count"] == 1
@@ -322,7 +322,7 @@ class TestKeeping:
             options = ["--isolation", "process", "--fd", str(listener.fileno())]
             command = [sys.executable, "-m", "envtorch.cli", "serve", target, *options]
             served = subprocess.Popen(command, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL)
-        client = Client(url, connect_timeout_s=60, reconnect_s=0.1)
+        client = Client(url, connect_timeout_s=PATIENCE_S, reconnect_s=0.1)
         try:
             client.reset()
             [kept] = children(served.pid)
@@ -330,7 +330,7 @@ class TestKeeping:
             assert do(client, "process") in family
         finally:
             served.send_signal(end)
-            served.wait(30)
+            served.wait(PATIENCE_S)
             client.close()
         eventually(lambda: not any(map(lives, family)), "its processes end with it")
 

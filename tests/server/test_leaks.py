@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.support import eventually
+from tests import patient
+from tests.support import PATIENCE_S, eventually
 
 SESSIONS = 1000
 AT_ONCE = 50
@@ -47,7 +47,7 @@ class ServerProcess:
             self.process = subprocess.Popen([sys.executable, "-c", code, str(fd)], pass_fds=[fd], cwd=here)
 
     def left(self) -> dict[str, int]:
-        counts: dict[str, int] = httpx.get(self.url + "/left", timeout=30).json()
+        counts: dict[str, int] = patient.get(self.url + "/left").json()
         # The question itself holds a descriptor; httpx has closed it by now, or will in a moment.
         return {**counts, "descriptors": len(os.listdir(f"/proc/{self.process.pid}/fd"))}
 
@@ -57,7 +57,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     process = ServerProcess(request.param)
     yield process
     process.process.terminate()
-    process.process.wait(20)
+    process.process.wait(PATIENCE_S)
 
 
 async def open_step_and_drop(url: str) -> None:
@@ -85,5 +85,5 @@ def test_dropped_sessions_leave_nothing(server: ServerProcess) -> None:
         now = server.left()
         return all(now[what] <= before[what] for what in before)
 
-    eventually(all_gone, f"everything is as it was: {before}", timeout_s=30)
+    eventually(all_gone, f"everything is as it was: {before}", timeout_s=PATIENCE_S)
     print(f"{SESSIONS} sessions dropped; before {before}, after {server.left()}")

@@ -269,8 +269,8 @@ class TestSizes:
             raw.send(message)
             error = json.loads(raw.recv(timeout=20))
             assert error["type"] == "error"
-            assert str(len(message)) in error["data"]["message"]
-            assert str(SMALL) in error["data"]["message"]
+            assert f"{len(message):,}" in error["data"]["message"]
+            assert f"{SMALL:,}" in error["data"]["message"]
             raw.send('{"type":"step","data":{"do":"go on"}}')
             assert json.loads(raw.recv(timeout=20))["data"]["observation"]["said"] == "go on"
 

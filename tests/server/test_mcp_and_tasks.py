@@ -11,7 +11,8 @@ from websockets.exceptions import ConnectionClosed
 from envtorch import Tool
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.server import create_app
-from tests.support import Running, eventually, running
+from tests import patient
+from tests.support import PATIENCE_S, Running, eventually, running
 
 
 class Workshop(EchoEnvironment):
@@ -54,7 +55,7 @@ def server() -> Iterator[Running]:
 
 def rpc(server: Running, method: str, **params: Any) -> Any:
     body = {"jsonrpc": "2.0", "method": method, "id": 1, "params": params}
-    answer = httpx.post(server.url + "/mcp", json=body)
+    answer = patient.post(server.url + "/mcp", json=body)
     assert answer.status_code == 200
     return answer.json()
 
@@ -117,14 +118,14 @@ class TestOverSockets:
             }
             for expected in (4, 8):
                 socket.send(json.dumps(call))
-                answer = json.loads(socket.recv(timeout=10))
+                answer = json.loads(socket.recv(timeout=PATIENCE_S))
                 assert (answer["id"], answer["result"]) == (5, {"total": expected})
 
     def test_the_session_socket_speaks_it_too(self, server: Running) -> None:
         with server.socket() as socket:
             call = {"jsonrpc": "2.0", "method": "openenv/session/create", "id": "a"}
             socket.send(json.dumps({"type": "mcp", "data": call}))
-            session_id = json.loads(socket.recv(timeout=10))["data"]["result"]["session_id"]
+            session_id = json.loads(socket.recv(timeout=PATIENCE_S))["data"]["result"]["session_id"]
             close = {
                 "jsonrpc": "2.0",
                 "method": "openenv/session/close",
@@ -132,22 +133,25 @@ class TestOverSockets:
                 "params": {"session_id": session_id},
             }
             socket.send(json.dumps({"type": "mcp", "data": close}))
-            assert "Cannot close active" in json.loads(socket.recv(timeout=10))["data"]["error"]["message"]
+            assert (
+                "Cannot close active"
+                in json.loads(socket.recv(timeout=PATIENCE_S))["data"]["error"]["message"]
+            )
 
     def test_the_handshake_of_mcp_clients(self, server: Running) -> None:
         """Create over HTTP, attach a socket, call over HTTP, detach, close: one session all along."""
         session = rpc(server, "openenv/session/create")["result"]["session_id"]
         with server.socket(f"/ws?session_id={session}") as socket:
             socket.send('{"type":"reset","data":{"episode_id":"e"}}')
-            socket.recv(timeout=10)
+            socket.recv(timeout=PATIENCE_S)
             assert add(server, 7, session_id=session)["result"] == {"total": 7}
             with server.socket(f"/ws?session_id={session}") as second:
-                refusal = json.loads(second.recv(timeout=10))["data"]
+                refusal = json.loads(second.recv(timeout=PATIENCE_S))["data"]
                 assert refusal["code"] == "SESSION_ERROR"
                 assert "already has an attached WebSocket" in refusal["message"]
             socket.send('{"type":"close"}')
             with pytest.raises(ConnectionClosed):
-                socket.recv(timeout=10)
+                socket.recv(timeout=PATIENCE_S)
         eventually(lambda: not server.sessions.get(session).socket_attached, "the socket is detached")
         assert add(server, 1, session_id=session)["result"] == {"total": 8}
         rpc(server, "openenv/session/close", session_id=session)
@@ -156,22 +160,22 @@ class TestOverSockets:
         session = rpc(server, "openenv/session/create")["result"]["session_id"]
         with server.socket(f"/ws?session_id={session}") as socket:
             socket.send('{"type":"state"}')
-            socket.recv(timeout=10)
+            socket.recv(timeout=PATIENCE_S)
             closing = rpc(server, "openenv/session/close", session_id=session)["result"]
             assert closing == {"session_id": session, "closed": False, "closing": True}
         eventually(lambda: server.sessions.find(session) is None, "the session ends with its socket")
 
     def test_an_unknown_session_cannot_be_attached(self, server: Running) -> None:
         with server.socket("/ws?session_id=zz") as socket:
-            assert json.loads(socket.recv(timeout=10))["data"]["message"] == "Unknown session_id: zz"
+            assert json.loads(socket.recv(timeout=PATIENCE_S))["data"]["message"] == "Unknown session_id: zz"
 
 
 class TestTasks:
     def post(self, server: Running, path: str, **body: Any) -> httpx.Response:
-        return httpx.post(server.url + path, json=body)
+        return patient.post(server.url + path, json=body)
 
     def test_splits_are_named_and_typed(self, server: Running) -> None:
-        assert httpx.get(server.url + "/workshop/splits").json() == [
+        assert patient.get(server.url + "/workshop/splits").json() == [
             {"name": "train", "type": "train"},
             {"name": "mine", "type": "validation"},
         ]
@@ -183,7 +187,7 @@ class TestTasks:
         assert self.post(server, "/Workshop/task", split="train", index=2).json() == {"task": {"n": 2}}
 
     def test_what_is_not_there(self, server: Running) -> None:
-        unknown = httpx.get(server.url + "/other/splits")
+        unknown = patient.get(server.url + "/other/splits")
         assert (unknown.status_code, unknown.json()["detail"]) == (404, "unknown environment 'other'")
         absent = self.post(server, "/Workshop/task_range", split="train")
         assert absent.status_code == 501

@@ -1,6 +1,5 @@
 """Spans around calls, under the caller's own trace."""
 
-import httpx
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -9,6 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from envtorch import EnvClient, create_app
 from envtorch.errors import EnvironmentFailed
+from tests import patient
 from tests.server.environments import Count, Obedient, Order, Report
 from tests.support import running
 
@@ -29,7 +29,7 @@ def test_calls_are_spans_of_the_callers_trace(monkeypatch: pytest.MonkeyPatch) -
             env.reset()
             with pytest.raises(EnvironmentFailed):
                 env.step(Order(do="fail"))
-        httpx.post(server.url + "/reset", headers={"traceparent": CALLER})
+        patient.post(server.url + "/reset", headers={"traceparent": CALLER})
     spans = [span for span in exporter.get_finished_spans() if span.name.startswith("envtorch.")]
     assert [span.name for span in spans] == ["envtorch.reset", "envtorch.step", "envtorch.reset"]
     assert {format(span.context.trace_id, "032x") for span in spans if span.context} == {CALLER[3:35]}

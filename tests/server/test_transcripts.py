@@ -15,8 +15,9 @@ from websockets.exceptions import ConnectionClosed
 
 from envtorch import Action, Environment, Observation, State
 from envtorch.server import create_app
+from tests import patient
 from tests.data import probe_env
-from tests.support import Running, running
+from tests.support import PATIENCE_S, Running, running
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data/openenv_transcripts.json").read_text()
@@ -66,10 +67,10 @@ def test_websocket(conversation: dict[str, Any], simulation: Running) -> None:
             socket.send(exchange["send"])
             if exchange.get("closed"):
                 with pytest.raises(ConnectionClosed):
-                    socket.recv(timeout=10)
+                    socket.recv(timeout=PATIENCE_S)
                 assert socket.close_code == conversation["close_code"]
             else:
-                received = json.loads(socket.recv(timeout=10))
+                received = json.loads(socket.recv(timeout=PATIENCE_S))
                 assert without_links(received) == without_links(exchange["receive"]), exchange["send"]
 
 
@@ -100,7 +101,7 @@ def expected_on_our_server(exchanges: list[dict[str, Any]]) -> list[dict[str, An
 
 def play(server: Running, exchange: dict[str, Any]) -> httpx.Response:
     body = {} if exchange["body"] is None else {"json": exchange["body"]}
-    return httpx.request(exchange["method"], server.url + exchange["path"], **body)
+    return patient.request(exchange["method"], server.url + exchange["path"], **body)
 
 
 @pytest.mark.parametrize("mode", ["simulation", "production"])
@@ -126,7 +127,7 @@ def test_http(mode: str, alone: Running, production: Running) -> None:
 def test_capacity(simulation: Running) -> None:
     recorded = RECORDED["capacity"]
     with simulation.socket(), simulation.socket(), simulation.socket() as third:
-        assert json.loads(third.recv(timeout=10)) == recorded["third_connection_receives"]
+        assert json.loads(third.recv(timeout=PATIENCE_S)) == recorded["third_connection_receives"]
         with pytest.raises(ConnectionClosed):
-            third.recv(timeout=10)
+            third.recv(timeout=PATIENCE_S)
         assert third.close_code == recorded["close_code"]

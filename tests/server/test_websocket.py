@@ -11,7 +11,7 @@ from websockets.sync.client import ClientConnection
 
 from envtorch.server import create_app
 from tests.server.environments import WAYS, AsyncObedient, Mixed, Obedient, Quick, Unbuildable
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -30,7 +30,7 @@ def threads() -> Iterator[Running]:
 
 def ask(socket: ClientConnection, message: Any) -> Any:
     socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
-    return json.loads(socket.recv(timeout=20))
+    return json.loads(socket.recv(timeout=PATIENCE_S))
 
 
 def step(do: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_text_that_is_not_utf8_is_answered_and_the_session_goes_on() -> None:
     with running(create_app(Obedient)) as server, server.socket() as socket:
         ask(socket, {"type": "reset", "data": {"episode_id": "mine"}})
         socket.send(b'{"type":"st\xffate"}', text=True)
-        assert json.loads(socket.recv(timeout=10))["data"]["code"] == "INVALID_JSON"
+        assert json.loads(socket.recv(timeout=PATIENCE_S))["data"]["code"] == "INVALID_JSON"
         assert ask(socket, {"type": "state"})["data"]["episode_id"] == "mine"
 
 
@@ -85,7 +85,7 @@ def test_a_frame_is_what_its_bytes_say_whether_sent_as_text_or_binary(server: Ru
 def test_a_message_in_parts_is_put_together(server: Running) -> None:
     with server.socket() as socket:
         socket.send(iter(['{"type":"re', 'set","data":{"epi', 'sode_id":"parts"}}']))
-        socket.recv(timeout=10)
+        socket.recv(timeout=PATIENCE_S)
         assert ask(socket, {"type": "state"})["data"]["episode_id"] == "parts"
 
 
@@ -94,7 +94,7 @@ def test_frames_sent_ahead_are_answered_in_order(server: Running) -> None:
         for do in ("one", "fail", "two"):
             socket.send(json.dumps(step(do)))
         socket.send("nope")
-        replies = [json.loads(socket.recv(timeout=10))["data"] for _ in range(4)]
+        replies = [json.loads(socket.recv(timeout=PATIENCE_S))["data"] for _ in range(4)]
     assert [reply.get("observation", {}).get("said") or reply["code"] for reply in replies] == [
         "one",
         "EXECUTION_ERROR",
@@ -126,7 +126,7 @@ def test_a_dropped_socket_frees_its_slot_after_the_running_step(server: Running)
     Obedient.entered.clear()
     with server.socket() as socket:
         socket.send(json.dumps(step("wait")))
-        assert Obedient.entered.wait(10)
+        assert Obedient.entered.wait(PATIENCE_S)
         socket.socket.shutdown(2)
     assert server.sessions.active == 1
     Obedient.gate.set()
@@ -137,10 +137,10 @@ def test_a_factory_that_fails_is_told_and_takes_no_slot() -> None:
     with running(create_app(Unbuildable, max_concurrent_envs=2)) as server:
         for _ in range(3):
             with server.socket() as socket:
-                reply = json.loads(socket.recv(timeout=10))["data"]
+                reply = json.loads(socket.recv(timeout=PATIENCE_S))["data"]
                 assert (reply["code"], reply["factory_name"]) == ("FACTORY_ERROR", "Unbuildable")
                 with pytest.raises(ConnectionClosed):
-                    socket.recv(timeout=10)
+                    socket.recv(timeout=PATIENCE_S)
         assert server.sessions.active == 0
 
 
@@ -186,7 +186,7 @@ class TestWhereEnvironmentsLive:
         Obedient.entered.clear()
         with threads.socket() as stuck, threads.socket() as other:
             stuck.send(json.dumps(step("wait")))
-            assert Obedient.entered.wait(10)
+            assert Obedient.entered.wait(PATIENCE_S)
             assert ask(other, step("free"))["data"]["observation"]["said"] == "free"
             Obedient.gate.set()
-            assert json.loads(stuck.recv(timeout=10))["type"] == "observation"
+            assert json.loads(stuck.recv(timeout=PATIENCE_S))["type"] == "observation"

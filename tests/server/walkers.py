@@ -10,6 +10,7 @@ import numpy as np
 from envtorch import Environment
 from envtorch.errors import Unsupported
 from tests.server.environments import Count, Order, Report
+from tests.support import PATIENCE_S
 
 
 class Walker(Environment[Order, Report, Count]):
@@ -138,7 +139,7 @@ class Slow(Walker):
 
     def fork(self) -> Walker:
         self.entered.set()
-        assert self.gate.wait(20)
+        assert self.gate.wait(PATIENCE_S)
         return Walker()
 
 

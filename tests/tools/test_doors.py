@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from fastmcp import Client
 from fastmcp.exceptions import ToolError
@@ -18,6 +17,7 @@ from envtorch.protocol.codec import Codec
 from envtorch.server import create_app
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
 from envtorch.types import Action, Observation, State
+from tests import patient
 from tests.support import Running, eventually, running
 from tests.tools.environments import Basket
 
@@ -37,7 +37,7 @@ def echo() -> Iterator[Running]:
 
 def rpc(server: Running, method: str, **params: Any) -> Any:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return httpx.post(f"{server.url}/mcp", json=body).json()
+    return patient.post(f"{server.url}/mcp", json=body).json()
 
 
 class TestMcpClient:
@@ -100,33 +100,33 @@ class TestMcpClient:
         assert answer.structured_content["reward"] == pytest.approx(0.5)
 
     def test_a_session_prepared_by_a_trainer_is_taken_up(self, echo: Running) -> None:
-        with httpx.Client(base_url=echo.url) as trainer:
+        with patient.Client(base_url=echo.url) as trainer:
             begun = trainer.post("/reset", json={"episode_id": "prepared"})
             session = begun.headers["EnvTorch-Session"]
             hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
             body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-            opened = httpx.post(f"{echo.url}/mcp", json=body, headers={"EnvTorch-Session": session})
+            opened = patient.post(f"{echo.url}/mcp", json=body, headers={"EnvTorch-Session": session})
             assert opened.headers["Mcp-Session-Id"] == session
             step = {"name": "step", "arguments": {"message": "hi"}}
             call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": step}
-            httpx.post(f"{echo.url}/mcp", json=call, headers={"Mcp-Session-Id": session})
+            patient.post(f"{echo.url}/mcp", json=call, headers={"Mcp-Session-Id": session})
             state = trainer.get("/state").json()
         assert state == {"episode_id": "prepared", "step_count": 1}
 
     def test_an_unknown_session_is_404(self, basket: Running) -> None:
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-        answer = httpx.post(f"{basket.url}/mcp", json=body, headers={"Mcp-Session-Id": "gone"})
+        answer = patient.post(f"{basket.url}/mcp", json=body, headers={"Mcp-Session-Id": "gone"})
         assert answer.status_code == 404
 
     def test_a_notification_is_accepted(self, basket: Running) -> None:
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
         body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-        session = httpx.post(f"{basket.url}/mcp", json=body).headers["Mcp-Session-Id"]
+        session = patient.post(f"{basket.url}/mcp", json=body).headers["Mcp-Session-Id"]
         headers = {"Mcp-Session-Id": session}
         told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        assert httpx.post(f"{basket.url}/mcp", json=told, headers=headers).status_code == 202
-        assert httpx.delete(f"{basket.url}/mcp", headers=headers).status_code == 204
-        assert httpx.delete(f"{basket.url}/mcp", headers=headers).status_code == 404
+        assert patient.post(f"{basket.url}/mcp", json=told, headers=headers).status_code == 202
+        assert patient.delete(f"{basket.url}/mcp", headers=headers).status_code == 204
+        assert patient.delete(f"{basket.url}/mcp", headers=headers).status_code == 404
 
 
 class TestOpenEnvDialect:

@@ -15,7 +15,7 @@ from envtorch.envs.coding_env.environment import CodingEnvironment
 from envtorch.server import create_app
 from envtorch.tools import CallToolAction, CallToolObservation
 from tests.envs.coding_env.conftest import why_no_sandbox
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 from tests.web.conftest import Arrive, Visitor
 from tests.web.environments import Listener, ToolBench, Walker
 
@@ -117,7 +117,7 @@ def test_a_fork_is_played_and_compared(walk: Running, arrive: Arrive) -> None:
 
 
 def test_two_visitors_have_an_episode_each(walk: Running, arrive: Arrive) -> None:
-    eventually(lambda: walk.sessions.active == 0, "earlier visitors are gone", timeout_s=30)
+    eventually(lambda: walk.sessions.active == 0, "earlier visitors are gone", timeout_s=PATIENCE_S)
     with arrive() as one, arrive() as other:
         for visitor in (one, other):
             visitor.open(walk.url)
@@ -134,7 +134,7 @@ def test_two_visitors_have_an_episode_each(walk: Running, arrive: Arrive) -> Non
         one.steps_taken(2)
         assert "6" in one.text("#et-result td")
         assert "3" in other.text("#et-result td")
-    eventually(lambda: walk.sessions.active == 0, "both sessions ended with their tabs", timeout_s=30)
+    eventually(lambda: walk.sessions.active == 0, "both sessions ended with their tabs", timeout_s=PATIENCE_S)
 
 
 def test_operations_move_under_load(walk: Running, arrive: Arrive) -> None:
@@ -337,7 +337,7 @@ def test_the_command_line_serves_the_page(arrive: Arrive, workers: int) -> None:
             visitor.sees("h1", "Echo")
     finally:
         server.terminate()
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=PATIENCE_S) == 0
         assert server.stderr is not None
         server.stderr.close()
 

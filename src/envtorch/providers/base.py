@@ -66,7 +66,9 @@ class Server(Protocol):
 
     def status(self) -> Status: ...
 
-    def logs(self, tail: int) -> str: ...
+    def logs(self, tail: int) -> str:
+        """The last lines that it wrote; after `stop`, what is still known of them, which may be nothing."""
+        ...
 
     def stop(self) -> None:
         """End the server and everything made for it. Called again, it does nothing."""
@@ -135,9 +137,10 @@ class Provider(ABC):
         if server is None:
             return
         try:
-            self._last_words = server.logs(100)
+            self._last_words = server.logs(100)  # with a container its logs are removed
         finally:
             server.stop()
+            self._last_words = server.logs(100) or self._last_words  # of a process, now they are complete
             with self._guard:
                 if self._server is server:
                     self._server = None

@@ -164,6 +164,8 @@ class DaytonaServer:
         return Status(Phase.EXITED, exit_code=int(code) if code.isdecimal() else None)
 
     def logs(self, tail: int) -> str:
+        if self._stopped:
+            return ""
         with speaking_to_daytona("reading the log"):
             return run(self.sandbox, f"cat {LOG} 2>/dev/null | tail -n {tail}")
 

@@ -30,6 +30,7 @@ class RecordedHost:
     # What is recorded.
 
     def reset(self, options: Mapping[str, Any], *, strict: bool, format: Format = JSON) -> Calls:
+        self.tape.require_disk()
         timing, given = Timing.now(), Given.of(options)
         came: Encoded | BaseException | None = None
         try:
@@ -50,6 +51,7 @@ class RecordedHost:
         strict: bool,
         format: Format = JSON,
     ) -> Calls:
+        self.tape.require_disk()
         timing, given, also = Timing.now(), Given.of(action, format), Given.of(options)
         came: Encoded | BaseException | None = None
         try:
@@ -74,6 +76,7 @@ class RecordedHost:
         return self._tool(name, arguments, self.host.tool_result(name, arguments), "mcp")
 
     def _tool(self, name: str, arguments: Mapping[str, Any], call: Answers, form: str) -> Answers:
+        self.tape.require_disk()
         timing, given = Timing.now(), Given.of(arguments)
         came: bytes | BaseException | None = None
         try:

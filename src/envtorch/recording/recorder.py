@@ -17,9 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import ConfigurationError
+from envtorch.errors import ConfigurationError, RecordingFailed
 from envtorch.protocol.host import Host
-from envtorch.recording.format import Fork, Header, Line, Lost, write_line
+from envtorch.recording.format import Fork, Header, Lost, write_line
 from envtorch.recording.host import RecordedHost
 from envtorch.recording.redaction import Redactor
 from envtorch.recording.tape import Tape
@@ -33,8 +33,10 @@ logger = logging.getLogger(__name__)
 class Recorder:
     """Follows the sessions of one server.
 
-    The file is made when there is something to write. `secrets` are names of fields that are never written,
-    beside those that the action's schema marks as secret and those whose names say so.
+    The file is created when there is something to write. `secrets` are names of fields that are never
+    written, beside those that the action's schema marks as secret and those whose names say so. With
+    `required`, a call is refused with `RecordingFailed` while nothing can be written, before the environment
+    sees it; without, the call is answered and its line is dropped, counted and noted in the recording.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class Recorder:
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
         versions: Mapping[str, str] | None = None,
         secrets: Iterable[str] = (),
+        required: bool = False,
         backlog_bytes: int = BACKLOG_BYTES,
     ) -> None:
+        self._required = required
         self.directory = Path(directory)
         self.environment = environment
         self.redactor = Redactor((schemas or {}).get("action"), secrets)
@@ -57,7 +61,6 @@ class Recorder:
         self._turn = threading.Lock()
         self._sessions = count(1)
         self._episodes = count(1)
-        self._lost: dict[int, int] = {}
         _require_directory(self.directory)
 
     @property
@@ -87,22 +90,35 @@ class Recorder:
     def next_episode(self) -> int:
         return next(self._episodes)
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be written at the moment; None while all is well."""
+        return self._writer.problem if self._writer is not None else None
+
+    @property
+    def dropped(self) -> int:
+        """How many lines could not be written."""
+        return self._writer.dropped if self._writer is not None else 0
+
+    @property
+    def refuses_calls(self) -> bool:
+        """Whether calls are refused because they could not be recorded."""
+        return self._required and self.problem is not None
+
+    def require_disk(self) -> None:
+        """Raise `RecordingFailed` where every call has to be recorded and none can be."""
+        if self.refuses_calls:
+            raise RecordingFailed(
+                f"this call was not made: it has to be recorded, and {self.directory} cannot be written "
+                f"({self.problem}); make room there, or serve without requiring the recording"
+            )
+
     def put(self, episode: int, size: int, render: Render) -> None:
-        """Have a line written, in its turn; count it where there is no room."""
+        """Have a line written, in its turn."""
         with self._turn:
             if self._writer is None:
                 self._writer = self._begin()
-            if self._lost and self._writer.has_caught_up:
-                self._tell_loss(self._writer)
-            if self._lost or not self._writer.put(size, render):
-                if not self._lost:
-                    logger.warning("the disk cannot keep up with %s: lines are lost", self._writer.path)
-                self._lost[episode] = self._lost.get(episode, 0) + 1
-
-    def _tell_loss(self, writer: LineWriter) -> None:
-        lost = Lost(count=sum(self._lost.values()), episodes=sorted(self._lost), at=round(time.time(), 6))
-        writer.put(0, lambda: write_line(lost))
-        self._lost = {}
+            self._writer.put(episode, size, render)
 
     def _begin(self) -> LineWriter:
         now = datetime.now(UTC)
@@ -115,21 +131,22 @@ class Recorder:
             observation_schema=dict(self._schemas.get("observation", {})),
         )
         name = f"{_file_name(self.environment)}-{now:%Y%m%dT%H%M%SZ}-{header.id}.jsonl"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        writer = LineWriter(self.directory / name, backlog_bytes=self._backlog_bytes)
-        first: Line = header
-        writer.put(0, lambda: write_line(first))
-        return writer
+        return LineWriter(
+            self.directory / name,
+            first_line=write_line(header),
+            describe_loss=_loss_line,
+            backlog_bytes=self._backlog_bytes,
+        )
 
     def close(self) -> None:
         """Write what waits, and make the copy for training where pyarrow is installed. Blocks."""
         with self._turn:
             writer, self._writer = self._writer, None
-            if writer is not None and self._lost:
-                self._tell_loss(writer)
         if writer is None:
             return
         writer.close()
+        if not writer.path.exists():  # the disk refused even the first line
+            return
         if find_spec("pyarrow") is None:
             logger.info("%s: install envtorch[record] to have Parquet beside it", writer.path)
             return
@@ -139,6 +156,11 @@ class Recorder:
             export(writer.path)
         except Exception:  # the recording itself is whole
             logger.exception("no Parquet was made of %s: try `envtorch recording export`", writer.path)
+
+
+def _loss_line(missing: Mapping[int, int]) -> bytes:
+    lost = Lost(count=sum(missing.values()), episodes=sorted(missing), at=round(time.time(), 6))
+    return write_line(lost)
 
 
 def versions_of(module: str | None = None) -> dict[str, str]:

@@ -56,6 +56,7 @@ class Roll(Protocol):
 
     def next_episode(self) -> int: ...
     def put(self, episode: int, size: int, render: Any) -> None: ...
+    def require_disk(self) -> None: ...
 
 
 class Tape:
@@ -66,6 +67,10 @@ class Tape:
         self.session = session
         self.episode: int | None = None
         self.step = 0
+
+    def require_disk(self) -> None:
+        """Raise `RecordingFailed` where a call has to be recorded and cannot be."""
+        self._roll.require_disk()
 
     def reset(self, options: Given, timing: Timing, came: "Outcome", *, strict: bool) -> None:
         """An episode began, or failed to."""

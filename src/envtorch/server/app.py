@@ -90,10 +90,11 @@ class HTTPEnvServer:
             raise ConfigurationError("there are sessions already: say how many there may be before the first")
         self.sessions.make_room(sessions)
 
-    def record(self, directory: Path | str, *, secrets: Iterable[str] = ()) -> None:
+    def record(self, directory: Path | str, *, secrets: Iterable[str] = (), required: bool = False) -> None:
         """Write down every episode, from the first session on; `secrets` are names of fields to leave out.
 
-        One file per server process, made when the first call comes; see `envtorch.recording`.
+        One file per server process, made when the first call comes; see `envtorch.recording`. With
+        `required`, calls are refused while the disk takes no more.
         """
         # Here, so that only a server that records pays for what writes, reads and replays recordings.
         from envtorch.recording.recorder import Recorder, versions_of
@@ -104,6 +105,7 @@ class HTTPEnvServer:
             schemas=self.codec.schemas(),
             versions=versions_of(self.spec.action.__module__),
             secrets=secrets,
+            required=required,
         )
         self.sessions.record(recorder)
 

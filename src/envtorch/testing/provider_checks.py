@@ -297,14 +297,14 @@ def end_is_noticed(subject: ProviderSubject) -> None:
 @promise("logs hold what the server wrote to standard output and to standard error")
 def logs_hold_both_streams(subject: ProviderSubject) -> None:
     with subject.serving() as probe:
-        logs = probe.provider.logs()
-        assert "probe: out" in logs, logs
-        assert "probe: err" in logs, logs
+        subject.eventually(lambda: "probe: out" in probe.provider.logs(), "standard output is in the logs")
+        subject.eventually(lambda: "probe: err" in probe.provider.logs(), "standard error is in the logs")
 
 
 @promise("logs(tail=1) gives one line, and tail=0 is refused")
 def logs_heed_the_tail(subject: ProviderSubject) -> None:
     with subject.serving() as probe:
+        subject.eventually(lambda: len(probe.provider.logs().splitlines()) > 1, "both lines are in the logs")
         assert len(probe.provider.logs(tail=1).splitlines()) == 1
         with expect(ConfigurationError, because="no lines is no request"):
             probe.provider.logs(tail=0)

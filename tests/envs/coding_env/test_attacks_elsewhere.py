@@ -14,7 +14,7 @@ import pytest
 
 from tests.sandbox.attacks import Target, attacks
 from tests.sandbox.elsewhere import NOBODY, start_module
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 from .assault import COUNT, laid_to
 
@@ -30,7 +30,7 @@ CONTAINERS = [
 
 def _assault(told: dict[str, Any], url: str, numbers: range) -> None:
     def unharmed() -> bool:
-        with urllib.request.urlopen(f"{url}/siege", timeout=60) as answer:
+        with urllib.request.urlopen(f"{url}/siege", timeout=PATIENCE_S) as answer:
             return bool(json.load(answer)["unharmed"])
 
     target = Target(**told["target"])
@@ -100,7 +100,9 @@ def _server_in_container(image: str, options: dict[str, Any]) -> Iterator[tuple[
     command = ["python", "-B", "-m", MODULE, "--host", "0.0.0.0", "--port", "8000"]
     container = client.containers.run(image, command, detach=True, **settings)
     try:
-        eventually(lambda: b'"port": 8000' in container.logs(), "the server in the container is up", 60.0)
+        eventually(
+            lambda: b'"port": 8000' in container.logs(), "the server in the container is up", PATIENCE_S
+        )
         (line,) = [line for line in container.logs().splitlines() if line.startswith(b"{")]
         container.reload()
         port = container.attrs["NetworkSettings"]["Ports"]["8000/tcp"][0]["HostPort"]

@@ -17,7 +17,7 @@ from envtorch.sandbox import Outcome, Policy
 from envtorch.server import create_app
 from envtorch.testing import check_env
 from envtorch.transforms import NullTransform
-from tests.support import running
+from tests.support import PATIENCE_S, running
 
 from .conftest import SMALL
 
@@ -160,14 +160,14 @@ def test_it_keeps_every_promise_of_an_environment(
 
 def test_the_command_that_checks_environments_likes_it(sandboxes: None) -> None:
     command = [sys.executable, "-m", "envtorch.cli", "check", "coding_env"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 errors, 0 warnings" in done.stdout
 
 
 def test_the_example_runs(sandboxes: None) -> None:
     example = Path(__file__).parents[3] / "examples/local_coding_env.py"
-    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "ZeroDivisionError" in done.stdout
     assert "timed out" in done.stdout

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from envtorch.envs.coding_env import CodeAction, CodeObservation, CodingEnv
 from envtorch.envs.coding_env.environment import CodingEnvironment
 from envtorch.errors import EnvironmentFailed, TimedOut
 from envtorch.server import create_app
-from tests.support import Running, running
+from tests import patient
+from tests.support import PATIENCE_S, Running, running
 
 from .conftest import SMALL
 
@@ -97,7 +97,7 @@ def test_a_step_is_stopped_at_the_callers_deadline_and_its_state_is_kept(server:
 
 
 def test_plain_http_keeps_the_deadline_too(server: Running) -> None:
-    with httpx.Client(base_url=server.url, timeout=60.0) as http:
+    with patient.Client(base_url=server.url) as http:
         http.post("/reset").raise_for_status()
         body = {"action": {"code": "while True: pass"}, "timeout_s": 2.0}
         seen = http.post("/step", json=body).raise_for_status().json()
@@ -155,10 +155,10 @@ def test_sessions_are_isolated_and_run_side_by_side(server: Running) -> None:
     together = threading.Barrier(SESSIONS)
 
     def play(number: int) -> list[str | None]:
-        with CodingEnv(server.url, message_timeout_s=90) as env:
+        with CodingEnv(server.url, message_timeout_s=PATIENCE_S) as env:
             env.reset()
             run(env, f"mine = {number}\nopen('mine.txt', 'w').write(str(mine))")
-            together.wait(timeout=90)  # every session holds its own value now
+            together.wait(timeout=PATIENCE_S)  # every session holds its own value now
             values = [run(env, "mine").value, run(env, "open('mine.txt').read()").value]
             names = run(env, "import os; sorted(os.listdir('.'))").value
             return [*values, names]

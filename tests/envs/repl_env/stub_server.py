@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support import PATIENCE_S
+
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
@@ -153,10 +155,10 @@ def stub_server(behave: Callable[[Heard], Behaviour]) -> Iterator[StubServer]:
     stopping = asyncio.Event()
     thread = threading.Thread(target=stub.loop.run_until_complete, args=(serve(),))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(PATIENCE_S)
     try:
         yield stub
     finally:
         stub.call(stopping.set)
-        thread.join(20)
+        thread.join(PATIENCE_S)
         stub.loop.close()

@@ -13,7 +13,7 @@ from envtorch.errors import ConfigurationError
 from envtorch.providers import ProcessProvider
 from envtorch.types import StepResult
 from tests.providers.test_clients import Recording
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 APP = "envtorch.envs.repl_env.app:app"
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -123,7 +123,7 @@ def test_every_public_name_is_there() -> None:
 
 def test_the_example_runs(sandboxes: None, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "recursive_language_model.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "The answer: 1000" in done.stdout
     assert "The same from the record: 1000" in done.stdout

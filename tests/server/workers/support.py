@@ -17,7 +17,9 @@ from websockets.sync.client import ClientConnection, connect, unix_connect
 from websockets.typing import Subprotocol
 
 from envtorch.protocol.formats import JSON, MSGPACK, Format
+from tests import patient
 from tests.server.test_extended import Wire
+from tests.support import PATIENCE_S
 
 SERVER = """
 import os, socket, sys
@@ -74,7 +76,7 @@ class WorkersServer:
     def http(self, worker: int, **options: Any) -> httpx.Client:
         """A client whose every request reaches this worker."""
         transport = httpx.HTTPTransport(uds=self.address(worker))
-        return httpx.Client(transport=transport, base_url="http://worker", timeout=30, **options)
+        return patient.Client(transport=transport, base_url="http://worker", timeout=PATIENCE_S, **options)
 
     def process_of(self, worker: int) -> int:
         with self.http(worker) as http:
@@ -117,12 +119,12 @@ class WorkersServer:
         return sum(int(float(line.split()[-1])) for line in lines if line.startswith("envtorch_sessions{"))
 
     def metrics(self) -> str:
-        return httpx.get(self.url + "/metrics", timeout=30).text
+        return patient.get(self.url + "/metrics").text
 
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

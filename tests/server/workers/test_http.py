@@ -10,6 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.server.workers.support import WorkersServer, workers_server
+from tests.support import PATIENCE_S
 
 HERE, THERE = 0, 1
 
@@ -108,10 +109,10 @@ def test_the_web_page_has_one_worker(two: WorkersServer) -> None:
             with two.raw(worker, "/ws/ui") as socket:
                 for _ in range(2):
                     socket.send("more")
-                    assert socket.recv(20) == here.get("/process").text
+                    assert socket.recv(PATIENCE_S) == here.get("/process").text
                 socket.send("enough")
                 with pytest.raises(ConnectionClosed):
-                    socket.recv(20)
+                    socket.recv(PATIENCE_S)
 
 
 class TestMcp:
@@ -170,7 +171,7 @@ class TestJsonRpc:
             params = {"session_id": session_id}
             request = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/close", "params": params}
             socket.send(json.dumps(request))
-            assert '"closed":true' in str(socket.recv(20))
+            assert '"closed":true' in str(socket.recv(PATIENCE_S))
 
     def test_a_call_without_a_session_has_one_for_itself(self, basket: WorkersServer) -> None:
         with basket.http(THERE) as there:
@@ -209,7 +210,7 @@ class TestLocks:
             token = here.post("/reset", json={"seed": 5}).headers["EnvTorch-Session"]
             with locked.raw(THERE, subprotocols=["envtorch.v1"], additional_headers=right) as socket:
                 socket.send(json.dumps({"type": "attach", "id": 1, "data": {"token": token}}))
-                assert '"type":"session"' in str(socket.recv(20))
+                assert '"type":"session"' in str(socket.recv(PATIENCE_S))
 
     def test_the_private_sockets_are_this_users_alone(self, locked: WorkersServer) -> None:
         assert Path(locked.address(0)).parent.stat().st_mode & 0o777 == 0o700

@@ -8,7 +8,7 @@ from websockets.exceptions import ConnectionClosed
 
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from tests.server.workers.support import WorkersServer, step
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 every_format = pytest.mark.parametrize("format", [JSON, MSGPACK], ids=lambda format: format.name)
 HERE, THERE = 0, 1
@@ -253,18 +253,20 @@ class TestBaseWire:
         session_id = self.create(two, HERE)
         with two.raw(THERE, f"/ws?session_id={session_id}") as socket:
             socket.send('{"type":"reset","data":{"seed":7}}')
-            assert json.loads(socket.recv(20))["data"]["observation"]["process"] == two.process_of(HERE)
+            assert json.loads(socket.recv(PATIENCE_S))["data"]["observation"]["process"] == two.process_of(
+                HERE
+            )
             socket.send('{"type":"step","data":{}}')
-            assert json.loads(socket.recv(20))["data"]["observation"]["total"] == 8
+            assert json.loads(socket.recv(PATIENCE_S))["data"]["observation"]["total"] == 8
             with two.raw(THERE, f"/ws?session_id={session_id}") as second:
-                assert "already has an attached" in str(second.recv(20))
+                assert "already has an attached" in str(second.recv(PATIENCE_S))
             socket.send('{"type":"close"}')
             with pytest.raises(ConnectionClosed):
-                socket.recv(20)
+                socket.recv(PATIENCE_S)
         with two.raw(HERE, f"/ws?session_id={session_id}") as socket:
             socket.send('{"type":"state"}')
-            assert json.loads(socket.recv(20))["data"]["step_count"] == 8
+            assert json.loads(socket.recv(PATIENCE_S))["data"]["step_count"] == 8
 
     def test_an_id_nobody_knows(self, two: WorkersServer) -> None:
         with two.raw(THERE, "/ws?session_id=nobody") as socket:
-            assert json.loads(socket.recv(20))["data"]["code"] == "SESSION_ERROR"
+            assert json.loads(socket.recv(PATIENCE_S))["data"]["code"] == "SESSION_ERROR"

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from envtorch.errors import CapacityReached, SessionLost
+from tests import patient
 from tests.server.test_extended import Wire, extended
 from tests.server.workers.app import Tell, TellerEnv
 from tests.server.workers.support import ROOT, WorkersServer, step, workers_server
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 HERE, THERE = 0, 1
 
@@ -124,12 +124,14 @@ def test_metrics_are_everybodys(two: WorkersServer) -> None:
 
 @linux_only
 class TestLosses:
-    @pytest.mark.timeout(180)
+    @pytest.mark.timeout(600)
     def test_a_worker_killed_under_load_costs_its_own_sessions_only(self) -> None:
         async def play(url: str, stop: asyncio.Event, stepped: asyncio.Queue[int]) -> tuple[int, str]:
             process, steps = 0, 0
             try:
-                async with TellerEnv.aio(url, connect_timeout_s=60, message_timeout_s=60) as env:
+                async with TellerEnv.aio(
+                    url, connect_timeout_s=PATIENCE_S, message_timeout_s=PATIENCE_S
+                ) as env:
                     process = (await env.reset()).observation.process
                     while not stop.is_set():
                         result = await env.step(Tell(wait_s=0.01))
@@ -198,7 +200,7 @@ class TestLosses:
             workers = server.processes()
             assert len(workers) == 2
             server.process.kill()
-            server.process.wait(20)
+            server.process.wait(PATIENCE_S)
             eventually(lambda: not any(map(is_alive, workers)), "no worker is left")
 
     def test_a_session_may_be_opened_anew_under_a_lost_token(self) -> None:
@@ -246,7 +248,7 @@ class TestTheEnd:
                 assert [message["type"] for message in there.hear()] == ["draining"]
                 (tmp_path / "go").touch()
                 assert there.hear_all({2})[2]["data"]["observation"]["total"] == 1
-            assert server.process.wait(30) == 0
+            assert server.process.wait(PATIENCE_S) == 0
             assert not any(map(is_alive, workers))
             assert not directory.exists()
 
@@ -260,16 +262,16 @@ class TestTheEnd:
             server.process.send_signal(signal.SIGTERM)
             assert here.hear()[0]["type"] == "draining"
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(40) == 0
+            assert server.process.wait(PATIENCE_S) == 0
 
 
 class TestHowMany:
     def test_no_more_workers_than_sessions(self) -> None:
         with workers_server(capacity=1) as server:
             assert server.workers == 1
-            reset = httpx.post(server.url + "/reset").json()
+            reset = patient.post(server.url + "/reset").json()
             assert reset["observation"]["total"] == 0
-            assert httpx.post(server.url + "/step", json={"action": {}}).json()["observation"]["total"] == 1
+            assert patient.post(server.url + "/step", json={"action": {}}).json()["observation"]["total"] == 1
 
     def test_one_for_an_environment_that_all_share(self) -> None:
         with workers_server(environment="tests.server.workers.app:shared") as server:
@@ -315,7 +317,12 @@ def test_an_application_that_cannot_be_loaded_is_told() -> None:
         "serve_workers('tests.server.workers.app:nothing', workers=2, port=0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=ROOT,
+        check=False,
     )
     assert done.returncode == 1
     assert "ConfigurationError: module 'tests.server.workers.app' has no 'nothing'" in done.stderr, (

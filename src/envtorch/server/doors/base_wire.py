@@ -56,7 +56,7 @@ class BaseConversation:
     def _answer(self, session: Session, frame: bytes) -> None:
         try:
             if len(frame) > self._max_bytes:
-                raise MessageTooLarge.of(len(frame), self._max_bytes)
+                raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
             if not (self._may_step and self._step_at_once(session, frame)):
                 self._take_up(session, decode(frame))
         except EnvTorchError as error:

@@ -141,7 +141,7 @@ class ExtendedConversation:
     def _refuse(self, frame: bytes) -> None:
         """Answer a frame that is too large, under its request's id where it is one request."""
         asked = read_envelope(frame, self._format)
-        refusal = MessageTooLarge.of(len(frame), self._max_bytes)
+        refusal = MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
         self._answer(asked or Message("error"), error_reply(refusal, self._format))
 
     def _step_alone(self, message: Message) -> bool:

@@ -274,12 +274,20 @@ class HttpDoor:
         return actual if issubclass(actual, declared) else declared
 
     async def ready(self) -> Response:
-        """200 when the server would open a session, 503 and the reason when it is draining or full."""
+        """200 when the server would open a session, 503 and the reason when it would not.
+
+        A recording that cannot be written is told here either way; it makes the server unready only where
+        every call has to be recorded.
+        """
+        recorder = self._sessions.recorder
+        told = {} if recorder is None or recorder.problem is None else {"recording": recorder.problem}
+        if recorder is not None and recorder.refuses_calls:
+            return JSONResponse({"ready": False, "detail": "recording failed"} | told, status_code=503)
         if self._sessions.draining:
             return JSONResponse({"ready": False, "detail": "draining"}, status_code=503)
         if self._sessions.slots.is_full:
             return JSONResponse({"ready": False, "detail": "full"}, status_code=503)
-        return JSONResponse({"ready": True})
+        return JSONResponse({"ready": True} | told)
 
     async def metrics(self) -> Response:
         """Numbers for Prometheus."""
@@ -290,7 +298,7 @@ class HttpDoor:
         from envtorch.server.telemetry.exposition import Metrics
 
         sessions = self._sessions
-        return Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting)
+        return Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting, sessions.recorder)
 
     async def health(self) -> Response:
         """200 when an environment can be built, 503 and the reason when not."""

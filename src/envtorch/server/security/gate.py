@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from envtorch.errors import MessageTooLarge
 from envtorch.server.security.hosts import ANY, AllowedHosts, AllowedOrigins
 from envtorch.server.security.keys import Keys
 from envtorch.server.security.login import Login
@@ -166,7 +167,7 @@ def _too_large(size: str, limit: int) -> Refusal:
     return Refusal(
         413,
         f"the request has {shown} bytes, and this server reads up to {limit} (max_message_bytes)",
-        "PROTOCOL_ERROR",
+        MessageTooLarge.code,
     )
 
 

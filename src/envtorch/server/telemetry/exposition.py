@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -13,13 +13,29 @@ from envtorch.server.telemetry.metrics import Meter
 __all__ = ["Metrics"]
 
 
+class RecordingState(Protocol):
+    """What `/metrics` tells of a recording."""
+
+    @property
+    def problem(self) -> str | None: ...
+    @property
+    def dropped(self) -> int: ...
+
+
 class Metrics(Collector):
     """A server's numbers in Prometheus' text form."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, meter: Meter, phases: Callable[[], Counter[str]], queue: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        phases: Callable[[], Counter[str]],
+        queue: Callable[[], int],
+        recording: RecordingState | None,
+    ) -> None:
         self._meter, self._phases, self._queue = meter, phases, queue
+        self._recording = recording
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -51,3 +67,16 @@ class Metrics(Collector):
             ("repeated", "Requests answered from the ledger.", meter.repeated),
         ):
             yield CounterMetricFamily(f"envtorch_sessions_{name}", text, value)
+        if self._recording is not None:
+            yield from self._recorded(self._recording)
+
+    @staticmethod
+    def _recorded(recording: RecordingState) -> Iterator[Any]:
+        yield CounterMetricFamily(
+            "envtorch_recording_dropped_lines", "Calls whose line could not be written.", recording.dropped
+        )
+        yield GaugeMetricFamily(
+            "envtorch_recording_failing",
+            "1 while the recording cannot be written.",
+            recording.problem is not None,
+        )
