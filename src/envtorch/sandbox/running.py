@@ -18,6 +18,8 @@ from .results import Failure, Outcome, Result, Variable
 __all__ = ["lose", "run", "speak", "variables"]
 
 _END_TIMEOUT_S = 5.0
+_CHUNK = 1 << 18
+_VALUE_LIMIT = 65536
 _SAID_OUTCOMES = {
     outcome.value: outcome
     for outcome in (
@@ -107,6 +109,8 @@ class Talk:
         self._identifier = identifier
         self._deadline = deadline
         self._out = b""
+        self._received = False
+        """Something has been received since the last time that we waited."""
         self.overdue = False
         self.why = ""
 
@@ -115,6 +119,7 @@ class Talk:
         self._out = request
         self._core.begin_work()
         try:
+            self._core.reader.begin()
             return (yield from self._listen(expected))
         except protocol.Nonsense as error:
             self.why = f"it spoke nonsense: {error}"
@@ -130,21 +135,22 @@ class Talk:
             self._core.end_work()
 
     def _listen(self, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
+        """A call of the agent's is answered, and the answer sent, before the next one is read. Between two of
+        them everybody else has a turn, as after each piece that was received."""
+        reader, allowed = self._core.reader, (expected, protocol.Call)
         while True:
-            for said in self._core.framer:
-                if said.id != self._identifier:
-                    continue  # left over from an earlier run, or made up
-                if isinstance(said, protocol.Call):
-                    yield from self._answer(said)
-                elif isinstance(said, expected):
-                    return said
-                else:
-                    raise protocol.Nonsense(f"{type(said).__name__} is no answer to this request")
-            if not (yield from self._exchange()):
+            said = None if self._out else reader.next(self._identifier, allowed)
+            if isinstance(said, protocol.Call):
+                yield from self._answer(said)
+                if reader.has_more:
+                    yield Wait(deadline=time.monotonic())
+            elif said is not None:
+                return said
+            elif not (yield from self._exchange()):
                 return None
 
     def _exchange(self) -> Flow[bool]:
-        """Send and receive what can be, or wait for it. False when the talk is over."""
+        """Send what there is to send, else receive, or wait for either. False when the talk is over."""
         core = self._core
         channel = core.data.fileno()
         if time.monotonic() >= self._deadline and not self._extend():
@@ -152,7 +158,11 @@ class Talk:
         try:
             if self._out:
                 self._out = self._out[core.data.send(self._out) :]
-            data = core.data.recv(1 << 18)
+                return True
+            if self._received and INTERPRETER not in core.exits:
+                self._received = False
+                return (yield from self._wait_for_more(channel))
+            data = core.data.recv(_CHUNK)
         except BlockingIOError:
             return (yield from self._wait_for_more(channel))
         except OSError:
@@ -160,7 +170,8 @@ class Talk:
         if not data:
             self.why = "it ended"
             return False
-        core.framer.feed(data)
+        self._received = True
+        core.reader.feed(data)
         return True
 
     def _wait_for_more(self, channel: int) -> Flow[bool]:
@@ -170,8 +181,8 @@ class Talk:
         control = core.control.fileno()
         ready: frozenset[int] = frozenset()
         if INTERPRETER not in core.exits:
-            writers = [channel] if self._out else []
-            ready = yield Wait([channel, control], writers, self._deadline)
+            readers, writers = ([control], [channel]) if self._out else ([channel, control], [])
+            ready = yield Wait(readers, writers, self._deadline)
         gone = False
         if control in ready:
             events = core.events()
@@ -278,11 +289,12 @@ def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool) -> Resu
         stdout=said.stdout[:limit],
         stderr=said.stderr[:limit],
         value=said.value,
-        value_json=said.json,
+        value_json=said.json if said.json is None or len(said.json) <= _VALUE_LIMIT else None,
         exit_status=said.exit_status,
         exception=failure,
         duration_s=said.duration_s,
         cpu_s=said.cpu_s,
         memory_bytes=said.memory_bytes,
         truncated=said.truncated,
+        parsed=said.parsed,
     )

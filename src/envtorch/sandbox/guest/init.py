@@ -30,7 +30,7 @@ from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, 
 from .kernel import lock_down, set_dumpable
 from .lockdown import RLIMIT_MSGQUEUE, lock_child, make_room, mark_rlimits
 from .processes import descendants, mark, status
-from .wire import PACKET_LIMIT, SHORT_PACKET, decode, receive_bytes
+from .wire import decode, receive_bytes
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
@@ -133,7 +133,6 @@ class Init:
         waiting = poll()
         waiting.register(wake, _POLLIN)
         waiting.register(control, _POLLIN)
-        longest = SHORT_PACKET  # the first is: to start the interpreter, or to adopt one
         while True:
             for descriptor, _ in waiting.poll():
                 if descriptor == wake:
@@ -141,10 +140,9 @@ class Init:
                         os.read(wake, 4096)
                     self._reap()
                     continue
-                packet = receive_bytes(self.control, longest)
+                packet = receive_bytes(self.control)
                 if packet is None:
                     self._end()
-                longest = PACKET_LIMIT
                 data, descriptors = packet
                 if data == _START:
                     self._start(self._interpret, INTERPRETER, descriptors)
