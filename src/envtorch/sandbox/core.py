@@ -1,6 +1,7 @@
 """One live sandbox as its owner holds it: descriptors, limits, what is known of its end."""
 
 import contextlib
+import logging
 import os
 import secrets
 import select
@@ -20,6 +21,7 @@ from envtorch.errors import ConfigurationError, SessionLost
 from . import protocol
 from .cgroups import Group
 from .guest.lockdown import top_mark
+from .guest.processes import children_of, descendants, mark, status
 from .monitor import Excess, Monitor, memory_limit, process_limit
 from .policy import Policy
 from .report import Report, judge
@@ -29,7 +31,10 @@ from .zygotes import NOBODY, Zygote, estate
 
 __all__ = ["INTERPRETER", "Core"]
 
+logger = logging.getLogger(__name__)
+
 INTERPRETER = "interpreter"
+_ORPHANS_S = 8.0
 _FORK_ROOM = 512
 """Without a control group, processes are counted per user namespace, and that of a fork lies inside its
 parent's: once it has forks, a sandbox may have this many processes more."""
@@ -285,6 +290,33 @@ class Core:
         if self.watch is not None:
             with contextlib.suppress(ProcessLookupError, OSError):
                 signal.pidfd_send_signal(self.watch, signal.SIGKILL)
+
+    def end_orphans(self) -> None:
+        """End what an init that was killed has left behind, where there is no namespace to end with it.
+
+        The zygote, or the keeper, has become the parent of such processes, and none of theirs has a mark.
+        """
+        end = time.monotonic() + _ORPHANS_S
+        looks = 0
+        while looks < 2 and time.monotonic() < end:  # twice nothing: they may move while we look
+            looks += 1
+            for parent in (self.zygote.process, self.zygote.keeper.pid):
+                for orphan in children_of(parent):
+                    if mark(orphan) == top_mark() and self._end_tree(orphan):
+                        looks = 0
+        if looks < 2:
+            logger.error("processes of a sandbox whose init was killed could not be ended")
+
+    @staticmethod
+    def _end_tree(process: int) -> bool:
+        """Kill a process and those below it. Whether any of them was alive."""
+        found = False
+        for victim in (process, *descendants(process)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(victim, signal.SIGKILL)
+            state = status(victim)
+            found = found or (state is not None and state.lives)
+        return found
 
     def disown(self) -> None:
         """In a forked child of the owner: let go of the descriptors, and leave the sandbox alone."""
