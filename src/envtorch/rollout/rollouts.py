@@ -178,6 +178,7 @@ class Rollouts:
             timeout_s=self._reset_timeout_s,
         )
         has_root = size > 1 and self._costs.uses_fork(task.options)
+        opened: list[RolloutClient] = []
         async with self._seats.take(size + has_root):
             try:
                 opened, lost, failed = await self._open(beginning)
@@ -191,6 +192,8 @@ class Rollouts:
                     ]
                     members = await _all_of(playing)
             finally:
+                for client in opened:  # those of members that never started are still open
+                    await close_quietly(client)
                 await beginning.close()
         return TrajectoryGroup(task, tuple(members))
 
