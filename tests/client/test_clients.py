@@ -8,8 +8,16 @@ from typing import Any, Protocol, assert_type, get_args
 import numpy as np
 import pytest
 
-from envtorch import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient, StepResult
-from envtorch.client.aio import AsyncFactory
+from envtorch import (
+    AsyncEnvClient,
+    AsyncVectorEnv,
+    EnvClient,
+    GenericEnvClient,
+    HTTPEnvClient,
+    StepResult,
+    VectorEnv,
+)
+from envtorch.client.aio.client import AsyncFactory
 from envtorch.client.options import Wire
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
 from envtorch.errors import (
@@ -129,7 +137,10 @@ def test_the_twins_have_the_same_methods() -> None:
     assert public(EnvClient) - translation - constructors - {"aio", "vector"} == public(AsyncEnvClient) - {
         "cancel"
     }
-    assert public(AsyncFactory) == constructors
+    assert public(AsyncFactory) == constructors | {"vector"}
+    assert public(AsyncVectorEnv) == public(VectorEnv) | {
+        "connect"
+    }  # a blocking vector connects when it is made
 
 
 class TestTypes:
