@@ -76,6 +76,7 @@ def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "wordle").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_new_make_test_check(tmp_path: Path) -> None:
     said = run([*ENVTORCH, "new", "wordle"], cwd=tmp_path)
@@ -88,6 +89,7 @@ def test_new_make_test_check(tmp_path: Path) -> None:
     assert "0 errors, 0 warnings" in run([*ENVTORCH, "check", "."], cwd=project)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_on_a_machine_that_has_nothing_but_envtorch(tmp_path: Path) -> None:
     """EnvTorch from a wheel in an environment of its own, with no test tools: `make test` brings them."""

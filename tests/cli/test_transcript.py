@@ -57,6 +57,7 @@ def run(script: str, cwd: Path, timeout: float) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_from_an_empty_directory(tmp_path: Path) -> None:
     said = run(script_of(WRITTEN, free_port()), tmp_path, timeout=800)
@@ -66,6 +67,7 @@ def test_from_an_empty_directory(tmp_path: Path) -> None:
     assert "no divergence" in said
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.timeout(900)
 def test_to_a_container(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ def test_impossible_pools_are_refused(options: dict[str, Any]) -> None:
         EnvPool(EchoEnv, "process", ECHO, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_replicas_are_killed_under_load_and_no_episode_is_lost() -> None:
     """Four servers; whenever all are ready, one is killed: six times, while episodes go on."""

@@ -48,6 +48,7 @@ def test_contained_as_we_are(siege: tuple[Target, Sandbox], number: int) -> None
     assert went["contained"], went
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(
     ("user", "container", "grade"),

@@ -260,3 +260,61 @@ signal.setitimer(signal.ITIMER_REAL, 0.5)
         time.sleep(0.01)  # the timer is the agent's; nobody tells us
     with forkable.fork()[0] as second:
         assert second.run("random.random()").json() == forkable.run("random.random()").json()
+
+
+def test_the_agents_code_hears_nothing_of_a_fork(forkable: Sandbox) -> None:
+    assert forkable.run(
+        "import os, signal; heard = []; signal.signal(signal.SIGCHLD, lambda *_: heard.append(1))"
+    ).ok
+    with forkable.fork()[0] as fork:
+        assert fork.run("heard").json() == []
+        assert forkable.run("heard").json() == []
+        assert forkable.run("os.waitpid(-1, os.WNOHANG)").exception is not None, "there is no child"
+
+
+def test_a_parent_and_its_fork_can_look_at_themselves(forkable: Sandbox) -> None:
+    look = "len(open('/proc/self/smaps').read()) > 0 and len(open('/proc/self/environ').read()) > 0"
+    with forkable.fork()[0] as fork:
+        assert forkable.run(look).json() is True
+        assert fork.run(look).json() is True
+
+
+THREAD = """
+import threading
+stop = threading.Event()
+threading.Thread(target=stop.wait, daemon=True).start()
+"""
+
+
+def test_threads_do_not_survive_a_fork_and_random_goes_on_alike(forkable: Sandbox) -> None:
+    forkable.run(THREAD + "import random; random.seed(5); data = list(range(1000))")
+    forks = forkable.fork(3)
+    try:
+        for fork in forks:
+            assert fork.run("threading.active_count(), sum(data), random.random()").ok
+            assert fork.run("threading.active_count()").json() == 1, "threads do not survive a fork"
+        drawn = {fork.run("random.random()").value for fork in forks}
+        assert len(drawn) == 1
+    finally:
+        for fork in forks:
+            fork.close()
+    assert forkable.run("threading.active_count()").json() == 2
+
+
+BUSY = """
+import os, threading
+def scribble():
+    while True:
+        with open('busy.txt', 'w') as file:
+            file.write('x' * 5000)
+for _ in range(3):
+    threading.Thread(target=scribble, daemon=True).start()
+"""
+
+
+def test_files_that_threads_open_and_truncate_meanwhile_do_not_stop_a_fork(forkable: Sandbox) -> None:
+    forkable.run(BUSY)
+    for _ in range(15):
+        with forkable.fork()[0] as fork:
+            assert fork.run("1 + 1").json() == 2
+    assert forkable.run("2 + 2").json() == 4

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from envtorch.sandbox import Policy, Sandbox
-from envtorch.sandbox.guest import settling
 
 IDLE = "x = 1; print(1, flush=True); input()"
 
@@ -40,28 +39,6 @@ def test_an_idle_sandbox_has_little_of_its_own(policy: Policy) -> None:
         whole = own_kilobytes(plain.pid)
         parts = own_kilobytes(init), own_kilobytes(int(interpreter))
         plain.communicate(b"\n")
-    # They were 0.13 and 0.35 of a plain interpreter before their memory was laid out, and 0.10 and 0.28 then.
-    assert parts[0] < 0.12 * whole, parts
-    assert parts[1] < 0.32 * whole, parts
-
-
-def greet(name: str, *, times: int = 2) -> str:
-    try:
-        return " ".join([f"hello {name}"] * times)
-    finally:
-        del name
-
-
-def test_gathered_code_does_what_it_did() -> None:
-    before = greet.__code__
-    settling.gather([greet, fails])  # type: ignore[list-item]
-    assert greet.__code__ is not before
-    assert sys.getsizeof(greet.__code__) > 512
-    assert greet("you") == "hello you hello you"
-    with pytest.raises(ZeroDivisionError) as caught:
-        fails(0)
-    assert caught.traceback[-1].lineno == fails.__code__.co_firstlineno
-
-
-def fails(number: int) -> float:
-    return 1 / number
+    # A sandbox shares the zygote's pages until it writes to them. Both processes together must stay well
+    # below one interpreter that shares nothing.
+    assert sum(parts) < 0.65 * whole, (parts, whole)

@@ -125,7 +125,7 @@ class AsyncSandbox:
         return [AsyncSandbox._around(core) for core in made]
 
     async def share(self, name: str, text: sharing.SharedText) -> None:
-        """Define `name` inside as a `str` whose characters are not copied; forks share them too."""
+        """Define `name` inside as a `str`; forks share its characters copy-on-write."""
         await self._drive(sharing.share(self._core, name, text))
 
     async def copy(self) -> "AsyncSandbox":

@@ -116,7 +116,7 @@ class Sandbox:
         return [Sandbox._around(core) for core in made]
 
     def share(self, name: str, text: sharing.SharedText) -> None:
-        """Define `name` inside as a `str` whose characters are not copied; forks share them too."""
+        """Define `name` inside as a `str`; forks share its characters copy-on-write."""
         self._drive(sharing.share(self._core, name, text))
 
     def copy(self) -> "Sandbox":

@@ -1,4 +1,4 @@
-"""Large text, given to sandboxes without a copy for each: it lies once, in a sealed memory file."""
+"""Large text for many sandboxes: written once to a sealed memory file, which each of them reads."""
 
 import fcntl
 import os
@@ -11,7 +11,6 @@ from envtorch.errors import OutOfResources
 from . import protocol
 from .core import Core, new_identifier
 from .driver import Flow
-from .guest.sharing import PAGE
 from .running import speak
 
 __all__ = ["SharedText", "share"]
@@ -21,30 +20,25 @@ _CHUNK = 1 << 24
 
 
 class SharedText:
-    """A text in memory that any number of sandboxes can map, and none can change. Close it when it has been
-    given to all of them: their mappings keep it alive."""
+    """A text in a memory file that any number of sandboxes can read, and none can change.
+
+    Each sandbox that is given it with `share` has a `str` of its own; forks of that sandbox share the
+    characters copy-on-write. Close it when it has been given to all of them.
+    """
 
     def __init__(self, text: str) -> None:
         self.length = len(text)
-        self.encoding, data = _encode(text)
+        data = text.encode("utf-8", "surrogatepass")
+        self.size = len(data)
         self._descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self._descriptor, PAGE)
-            os.lseek(self._descriptor, PAGE, os.SEEK_SET)
             with memoryview(data) as view:
-                for start in range(0, len(view), _CHUNK):
-                    _write_all(self._descriptor, view[start : start + _CHUNK])
-            _write_all(self._descriptor, memoryview(bytes(4)))  # a `str` ends with a NUL of its width
+                _write_all(self._descriptor, view)
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def size(self) -> int:
-        """How many bytes of address space it takes where it is mapped."""
-        return os.fstat(self._descriptor).st_size
 
     def fileno(self) -> int:
         return self._descriptor
@@ -67,13 +61,7 @@ def share(core: Core, name: str, text: SharedText) -> Flow[None]:
     """Define `name` in the sandbox as the text. Raises `OutOfResources` when it has no room for it."""
     core.require_interpreter()
     identifier = new_identifier()
-    request = {
-        "type": "share",
-        "id": identifier,
-        "name": name,
-        "encoding": text.encoding,
-        "length": text.length,
-    }
+    request = {"type": "share", "id": identifier, "name": name, "size": text.size, "length": text.length}
     frame = protocol.frame(request)
     sent = socket.send_fds(core.data, [frame[:1]], [text.fileno()])
     assert sent == 1
@@ -83,19 +71,6 @@ def share(core: Core, name: str, text: SharedText) -> Flow[None]:
         raise OutOfResources(f"the sandbox could not take a text of {text.length} characters: {said.error}")
 
 
-def _encode(text: str) -> tuple[str, bytes]:
-    """The characters at the width that CPython itself would give them."""
-    if text.isascii():
-        return "ascii", text.encode("ascii")
-    try:
-        return "latin-1", text.encode("latin-1")
-    except UnicodeEncodeError:
-        narrow = text.encode("utf-16-le", "surrogatepass")
-    if len(narrow) == 2 * len(text):
-        return "utf-16-le", narrow
-    return "utf-32-le", text.encode("utf-32-le", "surrogatepass")
-
-
 def _write_all(descriptor: int, data: memoryview) -> None:
     while data:
-        data = data[os.write(descriptor, data) :]
+        data = data[os.write(descriptor, data[:_CHUNK]) :]

@@ -1,6 +1,7 @@
 """The REPL environment itself."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
@@ -217,10 +218,9 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         )
 
     def _policy_for(self, context: str) -> Policy:
-        """The context lies in memory that is not the agent's: it does not count against its limit."""
-        return dataclasses.replace(
-            self._policy, memory_bytes=self._policy.memory_bytes + 4 * len(context) + 2**20
-        )
+        """The policy with room for the context, which takes twice its size while it is loaded."""
+        room = 2 * sys.getsizeof(context) + 2**20
+        return dataclasses.replace(self._policy, memory_bytes=self._policy.memory_bytes + room)
 
     def _playing(self) -> tuple[Node, REPLState]:
         if self._node is None or self._state is None:

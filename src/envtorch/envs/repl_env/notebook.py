@@ -82,7 +82,7 @@ class Notebook:
         return self._sandbox.alive and self._sandbox.report().protects("fork")
 
     async def load(self, context: str) -> None:
-        """Define `context`; its characters are shared with every sandbox that is forked from this one."""
+        """Define `context`. Sandboxes forked from this one share its characters copy-on-write."""
         with await asyncio.to_thread(SharedText, context) as text:
             await self._sandbox.share("context", text)
 

@@ -10,20 +10,16 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import stat
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os import _exit, chdir, close, dup2, get_inheritable, getcwd, kill, setsid  # `init.py` says why names
-from os import fork as copy_process
-from os import open as open_file
-from time import sleep
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import kernel, wire
-from .kernel import drop_capabilities, setns
-from .passage import Passage
 
 _SHARED = b"s "
 """How the permissions of shared memory end; a path with the like in it does no harm."""
@@ -77,66 +73,74 @@ class Survey:
     files: list[OpenFile]
     mappings: list[Mapping]
     folder: str
-    passage: Passage | None
-    """The short way, if it can be taken: there is one thread, of Python's or of any other kind."""
-    chance: object
-    """The state of the module `random`, if there is one and it will be told of the fork."""
+    random_state: object
+    """The state of the module `random`, if it is loaded: it reseeds itself in every forked process."""
 
 
-def survey(given: Sequence[int], workspace: str, passage: Passage | None) -> Survey:
+def survey(given: Sequence[int], workspace: str) -> Survey:
     """`given` are descriptors that came with the request."""
     files = _shared_files(skip=set(given), home=os.path.dirname(workspace))
-    if len(os.listdir("/proc/self/task")) > 1:
-        passage = None
-    chance = sys.modules.get("random") if passage is None else None
-    state = chance.getstate() if chance is not None else None
-    return Survey(files, _shared_mappings(), getcwd(), passage, state)
+    random = sys.modules.get("random")
+    state = random.getstate() if random is not None else None
+    return Survey(files, _shared_mappings(), os.getcwd(), state)
 
 
-def fork(channel: int, doors: Sequence[int], identifier: str, workspace: str, survey: Survey) -> Born | int:
-    """In the parent, a process to wait for before anything else is done, or 0; in the new sandbox, `Born`.
+def fork(channel: int, doors: Sequence[int], identifier: str, workspace: str, survey: Survey) -> Born | None:
+    """None in the parent; in the new sandbox, `Born`.
 
-    `channel` is the new sandbox's socket to the owner, who gets word of it as soon as it has dropped its
-    capabilities. `doors` are those to its namespaces, in the order of `NAMESPACES`: its walls stand.
+    `channel` is the new sandbox's socket to the owner, which gets a message as soon as the copy has dropped
+    its capabilities. `doors` are descriptors of the new namespaces, in the order of `NAMESPACES`.
+
+    It takes two forks: entering a pid namespace takes effect for the children of the process that enters,
+    and a process that has entered another user namespace cannot come back.
     """
-    hello = wire.frame(wire.encode({"type": "hello", "id": identifier}))
     born = Born(socket.SocketType(fileno=channel))
-    steps = list(zip(doors, _FLAGS, strict=True))
-    passage = survey.passage
     try:
-        process = copy_process() if passage is None else passage.fork(steps)
-        if process:
-            born.channel.close()
-            return process if passage is None else 0
-        # From here on in the copy. What it has of the parent's, its socket for one, it must not go on with.
+        with _children_unnoticed():
+            process = os.fork()
+            if process:
+                born.channel.close()
+                os.waitpid(process, 0)
+                return None
+            try:
+                for door, flag in zip(doors, _FLAGS, strict=True):
+                    kernel.setns(door, flag)
+                if os.fork():
+                    os._exit(0)
+            except BaseException as error:
+                _give_up(born.channel, identifier, error)
+        # From here on in the copy. It must not go on with what is the parent's, its socket for one.
         try:
-            if passage is None:
-                _go_through(steps)
-            drop_capabilities()
-            setsid()  # kill(0, ...) must not reach the process group of the parent
-            born.channel.sendall(hello)  # now: nobody asks for anything before we listen
+            kernel.drop_capabilities()
+            os.setsid()  # kill(0, ...) must not reach the process group of the parent
+            born.channel.sendall(wire.frame(wire.encode({"type": "hello", "id": identifier})))
             _settle_in(survey, workspace)
         except BaseException as error:
             _give_up(born.channel, identifier, error)
     finally:
         for door in doors:
-            close(door)
+            os.close(door)
     return born
 
 
-def _go_through(steps: Sequence[tuple[int, int]]) -> None:
-    """The long way, in a child; what returns is a process of the new pid namespace."""
-    for door, flag in steps:
-        setns(door, flag)
-    if copy_process():
-        _exit(0)  # a pid namespace holds only the children of whoever entered it
+@contextlib.contextmanager
+def _children_unnoticed() -> Iterator[None]:
+    """Keep the agent's handler of SIGCHLD, if it has one, from hearing of a child of ours."""
+    handler: Any = signal.getsignal(signal.SIGCHLD)
+    if handler in (signal.SIG_DFL, None):  # None: set by a library in C
+        yield
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def _settle_in(survey: Survey, workspace: str) -> None:
     """Share nothing with the parent, and be what it was."""
-    if survey.chance is not None:
-        # The module reseeds itself in every child: an exact copy must not.
-        sys.modules["random"].setstate(survey.chance)
+    if survey.random_state is not None:
+        sys.modules["random"].setstate(survey.random_state)
     _enter_folder(survey.folder, workspace)
     for file in survey.files:
         _detach(file)
@@ -149,26 +153,26 @@ def _await_the_end_of(process: int) -> None:
     """Whoever built the walls has nothing left to do but to end. The agent shall not meet it."""
     for _ in range(_PATIENCE):
         try:
-            kill(process, 0)
+            os.kill(process, 0)
         except ProcessLookupError:
             return
         except PermissionError:  # it is there, and none of ours
             pass
-        sleep(0.0002)
+        time.sleep(0.0002)
 
 
 def _give_up(channel: "socket.SocketType", identifier: str, error: BaseException) -> NoReturn:
     with contextlib.suppress(BaseException):
         message = f"the fork could not enter its namespaces: {error}"
         wire.Frames(channel).send({"type": "forked", "id": identifier, "error": message})
-    _exit(1)
+    os._exit(1)
 
 
 def _enter_folder(folder: str, workspace: str) -> None:
     try:
-        chdir(folder)
+        os.chdir(folder)
     except OSError:
-        chdir(workspace)
+        os.chdir(workspace)
 
 
 def _shared_files(skip: set[int], home: str) -> list[OpenFile]:
@@ -192,18 +196,18 @@ def _shared_files(skip: set[int], home: str) -> list[OpenFile]:
 def _detach(file: OpenFile) -> None:
     """Make the descriptor one of the new sandbox: the same file of its own workspace, or a dead end."""
     try:
-        inheritable = get_inheritable(file.number)
+        inheritable = os.get_inheritable(file.number)
     except OSError:
         return  # a thread of the agent's has closed it since
     try:
-        opened = open_file(file.path or "/dev/null", file.flags & _KEPT)
+        opened = os.open(file.path or "/dev/null", file.flags & _KEPT)
     except OSError:
-        opened = open_file("/dev/null", os.O_RDWR)  # unlinked since, or never in the copy
+        opened = os.open("/dev/null", os.O_RDWR)  # unlinked since, or never in the copy
     if file.offset:
         with contextlib.suppress(OSError):
             os.lseek(opened, file.offset, os.SEEK_SET)
-    dup2(opened, file.number, inheritable)
-    close(opened)
+    os.dup2(opened, file.number, inheritable)
+    os.close(opened)
 
 
 def _shared_mappings() -> list[Mapping]:

@@ -29,7 +29,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import Any
 
-from . import forking, passage, sharing
+from . import forking, sharing
 from .capture import DISK_ERRORS, Capture
 from .wire import Frames, encode, quote
 
@@ -63,9 +63,6 @@ class Interpreter:
         self._current = ""
         self._listening = False
         self._interrupted = False
-        self._passage = passage.prepare()
-        self._passages: list[int] = []
-        """Processes on the long way that takes its place, where there is none."""
         self._survey: forking.Survey | None = None
         self._reserve: mmap | None = None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | str | None]] = {
@@ -104,8 +101,6 @@ class Interpreter:
         request = self._frames.receive()
         if request["type"] != "fork":
             self._survey = None
-        if self._passages:
-            self._bury_passages(wait=request["type"] != "fork")  # several may be on their way at once
         answer = self._handlers[request["type"]](request)
         if getpid() != self._process:
             os._exit(0)  # a child the agent forked fell out of its code: it must not speak for us
@@ -209,7 +204,7 @@ class Interpreter:
         descriptor = self._frames.descriptors.pop(0)
         answer = {"type": "shared", "id": request["id"], "error": None}
         try:
-            self._names[request["name"]] = sharing.adopt(descriptor, request["encoding"], request["length"])
+            self._names[request["name"]] = sharing.read_text(descriptor, request["size"], request["length"])
         except (OSError, MemoryError) as error:
             answer["error"] = str(error) or "there is no memory for it"
         finally:
@@ -237,7 +232,6 @@ class Interpreter:
             while (reply := self._frames.receive()).get("type") == "fork":
                 self._fork_in_a_call(reply)
             self._survey = None
-            self._bury_passages()
         finally:
             self._listening = True
         if self._interrupted:
@@ -265,28 +259,17 @@ class Interpreter:
         try:
             # Of several forks in a row only the first looks around: nothing has happened since.
             if self._survey is None or _something_may_stir():
-                self._survey = forking.survey(given, self._workspace, self._passage)
+                self._survey = forking.survey(given, self._workspace)
             born = forking.fork(channel, doors, request["id"], self._workspace, self._survey)
         except (OSError, ValueError) as error:
             return {"type": "forked", "id": request["id"], "error": str(error)}
-        if not isinstance(born, forking.Born):
-            if born:
-                self._passages.append(born)
+        if born is None:
             return {"type": "forked", "id": request["id"], "error": None}
-        self._passages, self._survey = [], None
+        self._survey = None
         self._frames.restart(born.channel)
         self._process = getpid()
         self._capture.open(self._output)
         return None
-
-    def _bury_passages(self, *, wait: bool = True) -> None:
-        """Wait for the processes through which forks have left, so that the agent never meets them."""
-        left = []
-        for process in self._passages:
-            with contextlib.suppress(ChildProcessError):  # the agent has its children reaped by the kernel
-                if os.waitpid(process, 0 if wait else os.WNOHANG) == (0, 0):
-                    left.append(process)
-        self._passages = left
 
 
 def _something_may_stir() -> bool:

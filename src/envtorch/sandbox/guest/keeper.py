@@ -17,7 +17,7 @@ from . import kernel, root, wire
 
 NOBODY = 65534
 _START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from guest.loading import main; del sys.path[0]; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from guest.zygote import main; del sys.path[0]; "
     "main(int(sys.argv[2]))"
 )
 

@@ -169,15 +169,6 @@ def landlock_restrict(ruleset: int) -> None:
     check(_syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
 
 
-def forbid_writing(address: int, size: int) -> None:
-    check(libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), 1), "mprotect")
-
-
-def make_executable(address: int, size: int) -> None:
-    """And no longer writable."""
-    check(libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), 5), "mprotect")
-
-
 def private_copy(address: int, data: bytes, protection: int) -> None:
     """Replace the mapping at `address` by private memory holding `data`."""
     private_fixed_anonymous = 0x02 | 0x10 | 0x20

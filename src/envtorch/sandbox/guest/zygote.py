@@ -11,7 +11,6 @@ import errno
 import gc
 import importlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -19,13 +18,12 @@ from collections.abc import Mapping
 from os import close
 from typing import Any
 
-from . import capture, interpreter, kernel, settling, wire
+from . import kernel, wire
 from .building import PRIVATE, Nursery, Plan, confess
-from .capture import Capture
 from .init import Init
 from .interpreter import Interpreter
 from .kernel import fork_into, forker
-from .lockdown import lock_child, make_ruleset, virtual_size
+from .lockdown import make_ruleset, virtual_size
 from .wire import CLOEXEC, ROOM
 
 _ALL_NAMESPACES = sum(kernel.NAMESPACES.values())
@@ -40,72 +38,29 @@ _FAMILY = 2
 """More descriptors than this in a request, and the last two are the namespaces of a fork's parent."""
 
 
-_EVERY_SANDBOX_CALLS: Any = (
-    Init.live,
-    Init._lock_in_while_another_builds,
-    Init.serve,
-    Init._start,
-    Init._interpret,
-    kernel.set_dumpable,
-    kernel.check,
-    kernel.lock_down,
-    kernel.drop_capabilities,
-    kernel.landlock_restrict,
-    lock_child,
-    Interpreter.live,
-    Interpreter.serve,
-    Interpreter._answer,
-    Interpreter._run,
-    Interpreter._attempt,
-    interpreter._execute,
-    interpreter._cpu_time,
-    Capture.open,
-    Capture.begin,
-    Capture._is_broken,
-    Capture.end,
-    Capture._take,
-    capture._size,
-    wire.Frames.receive,
-    wire.Frames.send_text,
-    wire.descriptors,
-)
-
-
-def prepare(descriptor: int) -> dict[str, Any] | None:
-    """Read the settings and import what they ask for. None when there is nothing to go on with."""
+def main(descriptor: int) -> None:
+    """Read the settings, import what they ask for, and fork a sandbox for each request of the owner."""
     channel = socket.SocketType(fileno=descriptor)
+    packet = wire.receive_packet(channel)
+    if packet is None:
+        return
+    settings, _ = packet
     try:
-        packet = wire.receive_packet(channel)
-        if packet is None:
-            return None
-        settings, _ = packet
-        try:
-            for name in settings["preload"]:
-                importlib.import_module(name)
-            _refuse_threads()
-        except BaseException as error:
-            wire.send_packet(channel, {"event": "failed", "message": f"preload failed: {error!r}"})
-            return None
-        return settings
-    finally:
-        channel.detach()
-
-
-def main(descriptor: int, settings: Mapping[str, Any]) -> None:
-    """Fork a sandbox for each packet until the owner goes away."""
-    channel = socket.SocketType(fileno=descriptor)
+        for name in settings["preload"]:
+            importlib.import_module(name)
+        _refuse_threads()
+    except BaseException as error:
+        wire.send_packet(channel, {"event": "failed", "message": f"preload failed: {error!r}"})
+        return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us,
     kernel.become_subreaper()  # and at once: who knows when the machine's own init would
     init = Init(_make_nursery(settings))
     gc.disable()
-    settling.gather(_EVERY_SANDBOX_CALLS)
     init.nursery.interpreter.rehearse()
-    settling.look_up(init, init.nursery, init.nursery.interpreter, PRIVATE, channel, select.poll())
     doors = [os.open("/proc/self/ns/mnt", os.O_RDONLY)] if init.nursery.namespaces else []
     wire.send_packet(channel, {"event": "warm"}, doors)
     for door in doors:
         os.close(door)
-    settling.fill_holes()  # once more: for what the sandboxes make, if only for a moment
     gc.freeze()
     with contextlib.suppress(ConnectionError):
         _serve(channel, init)
