@@ -6,6 +6,7 @@ import gc
 import ipaddress
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import Server
 
+from envtorch.errors import EnvTorchError, FactoryFailed
 from envtorch.server.security.gate import Gate
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.registry import Sessions
@@ -56,10 +58,20 @@ def uvicorn_config(app: Any, **options: Any) -> Config:
 class DrainingServer(Server):
     """Stops in order: nothing new, running calls answered or given up on, then everything closed."""
 
-    def __init__(self, config: Config, sessions: Sessions | None, *, drain_s: float) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sessions: Sessions | None,
+        *,
+        drain_s: float,
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(config)
         self._sessions = sessions
         self._drain_s = drain_s
+        self._on_ready = on_ready
+        self.failure: EnvTorchError | None = None
+        """Why the server never became ready; None when it did."""
         self._hurry = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -72,6 +84,20 @@ class DrainingServer(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._on_ready is None:
+            return
+        if self.should_exit:
+            self.failure = FactoryFailed("the application failed while it started; the log says why")
+            return
+        try:
+            if self._sessions is not None:
+                await self._sessions.spare()
+        except EnvTorchError as error:
+            self.failure = error
+            self.should_exit = True
+            await super().shutdown(sockets)
+        else:
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._sessions is not None:
@@ -93,13 +119,16 @@ def serve(
     listener: socket.socket | None = None,
     token_file: Path | str | None = None,
     drain_s: float = 30.0,
+    on_ready: Callable[[], None] | None = None,
     **options: Any,
 ) -> None:
     """Serve `app` until the process is told to stop.
 
     A `listener` is a socket that is already bound, which leaves no race for the port. Tokens from
     `token_file` lock every door, beside those the application itself asks for. At SIGTERM, running calls have
-    `drain_s` seconds to end.
+    `drain_s` seconds to end. With `on_ready` the first environment is built at once, and kept for the first
+    session; `on_ready` is called when that is done and connections are accepted. Raises `FactoryFailed` when
+    the environment cannot be built.
     """
     if listener is None:
         listener = socket.create_server((host, port), backlog=2048)
@@ -120,7 +149,10 @@ def serve(
     sessions = server.sessions if server is not None else None
     config = uvicorn_config(locked, **options)
     spare_the_collector()
-    DrainingServer(config, sessions, drain_s=drain_s).run(sockets=[listener])
+    running = DrainingServer(config, sessions, drain_s=drain_s, on_ready=on_ready)
+    running.run(sockets=[listener])
+    if running.failure is not None:
+        raise running.failure
 
 
 def spare_the_collector() -> None:
