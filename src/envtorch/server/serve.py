@@ -18,11 +18,11 @@ from envtorch.errors import EnvTorchError, FactoryFailed
 from envtorch.server.security.gate import Gate
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.registry import Sessions
+from envtorch.server.transport.http_connection import BoundedHttpProtocol
 from envtorch.server.transport.picows_transport import FastProtocol
 from envtorch.settings import Settings
 
 __all__ = [
-    "MAX_MESSAGE_BYTES",
     "DrainingServer",
     "find_dead_peers",
     "is_loopback",
@@ -33,8 +33,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 100 * 1024 * 1024
-"""The largest frame a server reads; OpenEnv's clients send frames up to this size."""
+LARGEST_FRAME_BYTES = 100 * 1024 * 1024
+"""The largest WebSocket frame that is read at all: OpenEnv's clients send frames up to this size. One above
+the server's `max_message_bytes` is answered with an error; a larger one than this ends its socket."""
 
 UNANSWERED_S = 30
 """How long sent bytes may stay unacknowledged, by the peer's kernel, before its connection is dead."""
@@ -45,8 +46,9 @@ def uvicorn_config(app: Any, **options: Any) -> Config:
     return Config(
         app,
         **{
+            "http": BoundedHttpProtocol,
             "ws": FastProtocol,
-            "ws_max_size": MAX_MESSAGE_BYTES,
+            "ws_max_size": LARGEST_FRAME_BYTES,
             "ws_per_message_deflate": False,
             "timeout_graceful_shutdown": 5,
             "log_level": "warning",
@@ -134,10 +136,11 @@ def serve(
         listener = socket.create_server((host, port), backlog=2048)
     find_dead_peers(listener)
     server = getattr(getattr(app, "state", None), "env_server", None)
-    is_locked = token_file is not None or bool(getattr(server, "is_locked", False))
+    is_exposed = not is_loopback(listener)
     if server is not None:
-        server.is_locked = is_locked
-    if not is_locked and not is_loopback(listener):
+        server.bound(locked=token_file is not None, exposed=is_exposed)
+    is_locked = token_file is not None or bool(getattr(server, "is_locked", False))
+    if not is_locked and is_exposed:
         logger.warning(
             "this server is open to everybody who can reach it: set ENVTORCH_TOKEN or --token-file"
         )

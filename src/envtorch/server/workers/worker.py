@@ -119,6 +119,8 @@ class Hands:
 def assemble(app: Any, plan: Plan, hands: Hands) -> "WorkerServer":
     """The server of one worker around its application."""
     server = env_server(app)
+    if server is not None:
+        server.bound(locked=plan.token_file is not None, exposed=plan.is_exposed)
     is_locked = plan.token_file is not None or (server is not None and server.is_locked)
     if plan.worker == 0 and plan.is_exposed and not is_locked:
         logger.warning(
