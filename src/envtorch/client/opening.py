@@ -1,6 +1,8 @@
 """How a client's sessions are opened: the first socket, the wire that was agreed on, and the sessions on
 it."""
 
+import time
+
 from envtorch.client.options import ClientOptions
 from envtorch.errors import Unsupported
 from envtorch.protocol.base_session import BaseSession
@@ -22,15 +24,15 @@ Exceptions = tuple[type[BaseException], ...]
 
 def open_session(options: ClientOptions, unharmful: Exceptions = ()) -> SocketFlow[Session]:
     """One session, over the best wire that the server speaks."""
-    format = yield from connected(options.timings)
+    format = yield from connected(options.timings, time.monotonic)
     if format is None:
-        return BaseSession(options.timings)
+        return BaseSession(options.timings, time.monotonic)
     return (yield from _opened(options, format, 1, unharmful))
 
 
 def open_vector(options: ClientOptions, count: int, unharmful: Exceptions = ()) -> SocketFlow[Reconnecting]:
     """That many sessions on one socket, or none. Raises `Unsupported` on OpenEnv's wire."""
-    format = yield from connected(options.timings)
+    format = yield from connected(options.timings, time.monotonic)
     if format is None:
         yield Drop(politely=True)
         raise Unsupported(NO_VECTOR)
@@ -41,11 +43,14 @@ def _opened(
     options: ClientOptions, format: Format, count: int, unharmful: Exceptions
 ) -> SocketFlow[Reconnecting]:
     channels = Channels(format, count, wait_s=options.wait_s)
-    sessions = Reconnecting(channels, options.timings, is_connected=True, unharmful=unharmful)
+    sessions = Reconnecting(
+        channels, options.timings, clock=time.monotonic, is_connected=True, unharmful=unharmful
+    )
     yield from sessions.open()
     return sessions
 
 
 def resumed(options: ClientOptions, format: Format, token: str, unharmful: Exceptions = ()) -> Reconnecting:
     """A session that exists on the server, to be attached by `open()`."""
-    return Reconnecting(Channels(format, token=token), options.timings, unharmful=unharmful)
+    channels = Channels(format, token=token)
+    return Reconnecting(channels, options.timings, clock=time.monotonic, unharmful=unharmful)

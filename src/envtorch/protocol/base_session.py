@@ -1,6 +1,5 @@
 """One session on OpenEnv's wire, as its client sees it: it lives and dies with its socket."""
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,7 +17,7 @@ class BaseSession:
 
     format: Format = JSON
 
-    def __init__(self, timings: Timings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timings: Timings, clock: Callable[[], float]) -> None:
         self._timings = timings
         self._clock = clock
         self._pairing = Pairing()

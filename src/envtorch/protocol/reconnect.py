@@ -11,7 +11,6 @@ A shell that blocks and one that awaits do these things; neither has a rule of i
 """
 
 import random
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -164,7 +163,7 @@ def new_backoff() -> Backoff:
     return Backoff(random.random() for _ in repeat(None))  # noqa: S311  # spreads load, keeps no secret
 
 
-def connected(timings: Timings, clock: Callable[[], float] = time.monotonic) -> SocketFlow[Format | None]:
+def connected(timings: Timings, clock: Callable[[], float]) -> SocketFlow[Format | None]:
     """The first socket to a server. The format of the wire that was agreed on; None for OpenEnv's.
 
     An attempt that breaks on the way is repeated until `connect_timeout_s`; a refusal is raised.
@@ -223,9 +222,9 @@ class Reconnecting:
         channels: Channels,
         timings: Timings,
         *,
+        clock: Callable[[], float],
         is_connected: bool = False,
         unharmful: tuple[type[BaseException], ...] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`unharmful` are exceptions that may end a call without spoiling the socket it was waiting on."""
         self.channels = channels
