@@ -43,7 +43,7 @@ class Core:
     data: socket.socket
     far_data: socket.socket
     home: str | None
-    framer: protocol.Framer = field(default_factory=protocol.Framer)
+    reader: protocol.FrameReader
     watch: int | None = None
     """A pidfd of the init: readable when the whole sandbox has ended."""
     group: Group | None = None
@@ -84,7 +84,8 @@ class Core:
         control.setblocking(False)
         data.setblocking(False)
         home = None if zygote.has_namespaces else estate().new_folder()
-        return cls(policy, zygote, control, far_control, data, far_data, home)
+        reader = protocol.FrameReader(policy.output_bytes)
+        return cls(policy, zygote, control, far_control, data, far_data, home, reader)
 
     def config(self, *, adopts: bool) -> dict[str, Any]:
         """What the zygote must know to make this sandbox."""

@@ -17,6 +17,8 @@ from .results import Failure, Outcome, Result, Variable
 __all__ = ["lose", "run", "speak", "variables"]
 
 _END_TIMEOUT_S = 5.0
+_CHUNK = 1 << 18
+_VALUE_LIMIT = 65536
 _SAID_OUTCOMES = {
     outcome.value: outcome
     for outcome in (
@@ -105,6 +107,8 @@ class Talk:
         self._identifier = identifier
         self._deadline = deadline
         self._out = b""
+        self._received = False
+        """Something has been received since the last time that we waited."""
         self.overdue = False
         self.why = ""
 
@@ -112,6 +116,7 @@ class Talk:
         """The answer of the expected type; None when there will be none, and `why` says the reason."""
         self._out = request
         try:
+            self._core.reader.begin()
             return (yield from self._listen(expected))
         except protocol.Nonsense as error:
             self.why = f"it spoke nonsense: {error}"
@@ -125,21 +130,22 @@ class Talk:
             raise
 
     def _listen(self, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
+        """A call of the agent's is answered, and the answer sent, before the next one is read. Between two of
+        them everybody else has a turn, as after each piece that was received."""
+        reader, allowed = self._core.reader, (expected, protocol.Call)
         while True:
-            for said in self._core.framer:
-                if said.id != self._identifier:
-                    continue  # left over from an earlier run, or made up
-                if isinstance(said, protocol.Call):
-                    yield from self._answer(said)
-                elif isinstance(said, expected):
-                    return said
-                else:
-                    raise protocol.Nonsense(f"{type(said).__name__} is no answer to this request")
-            if not (yield from self._exchange()):
+            said = None if self._out else reader.next(self._identifier, allowed)
+            if isinstance(said, protocol.Call):
+                yield from self._answer(said)
+                if reader.has_more:
+                    yield Wait(deadline=time.monotonic())
+            elif said is not None:
+                return said
+            elif not (yield from self._exchange()):
                 return None
 
     def _exchange(self) -> Flow[bool]:
-        """Send and receive what can be, or wait for it. False when the talk is over."""
+        """Send what there is to send, else receive, or wait for either. False when the talk is over."""
         core = self._core
         channel = core.data.fileno()
         if time.monotonic() >= self._deadline and not self._extend():
@@ -147,17 +153,25 @@ class Talk:
         try:
             if self._out:
                 self._out = self._out[core.data.send(self._out) :]
-            data = core.data.recv(1 << 18)
+                return True
+            if self._received:
+                self._received = False
+                yield Wait([channel], deadline=self._deadline)
+            data = core.data.recv(_CHUNK)
         except BlockingIOError:
-            writers = [channel] if self._out else []
-            yield Wait([channel], writers, self._deadline)
+            yield (
+                Wait(writers=[channel], deadline=self._deadline)
+                if self._out
+                else Wait([channel], deadline=self._deadline)
+            )
             return True
         except OSError:
             data = b""
         if not data:
             self.why = "it ended"
             return False
-        core.framer.feed(data)
+        self._received = True
+        core.reader.feed(data)
         return True
 
     def _extend(self) -> bool:
@@ -231,11 +245,12 @@ def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool) -> Resu
         stdout=said.stdout[:limit],
         stderr=said.stderr[:limit],
         value=said.value,
-        value_json=said.json,
+        value_json=said.json if said.json is None or len(said.json) <= _VALUE_LIMIT else None,
         exit_status=said.exit_status,
         exception=Failure(exception.type, exception.message, exception.traceback) if exception else None,
         duration_s=said.duration_s,
         cpu_s=said.cpu_s,
         memory_bytes=said.memory_bytes,
         truncated=said.truncated,
+        parsed=said.parsed,
     )

@@ -7,7 +7,7 @@ from envtorch.env import Environment, Rubric, Transform
 from envtorch.envs.coding_env.executors import AwaitedExecutor, ExecutorName, open_executor
 from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envtorch.envs.coding_env.observing import observe
-from envtorch.envs.coding_env.transforms import CODE_KEY, safe_coding_transform
+from envtorch.envs.coding_env.transforms import CODE_KEY, PARSED_KEY, safe_coding_transform
 from envtorch.errors import ConfigurationError, EnvironmentFailed, MissingExtra, Unsupported
 from envtorch.sandbox import AsyncSandbox, Policy
 from envtorch.types import EnvironmentMetadata
@@ -69,7 +69,7 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         result = await executor.run(action.code, timeout_s=self._limit(timeout_s))
         self._unsettled = False
         observation = observe(result, self._policy, limit_s=self._limit(timeout_s))
-        observation.metadata[CODE_KEY] = action.code
+        observation.metadata |= {CODE_KEY: action.code, PARSED_KEY: result.parsed}
         self._state.last_exit_code = observation.exit_code
         if self.rubric is not None:
             observation.reward = await self._apply_rubric_async(action, observation)

@@ -29,7 +29,7 @@ from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, 
 from .kernel import lock_down, set_dumpable
 from .lockdown import lock_child
 from .processes import descendants, is_ours
-from .wire import PACKET_LIMIT, SHORT_PACKET, decode, receive_bytes
+from .wire import decode, receive_bytes
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
@@ -119,7 +119,6 @@ class Init:
         waiting = poll()
         waiting.register(wake, _POLLIN)
         waiting.register(control, _POLLIN)
-        longest = SHORT_PACKET  # the first is: to start the interpreter, or to adopt one
         while True:
             for descriptor, _ in waiting.poll():
                 if descriptor == wake:
@@ -127,10 +126,9 @@ class Init:
                         os.read(wake, 4096)
                     self._reap()
                     continue
-                packet = receive_bytes(self.control, longest)
+                packet = receive_bytes(self.control)
                 if packet is None:
                     self._end()
-                longest = PACKET_LIMIT
                 data, descriptors = packet
                 if data == _START:
                     self._start(self._interpret, INTERPRETER, descriptors)
