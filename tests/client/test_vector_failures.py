@@ -346,7 +346,7 @@ class TestAsyncTwin:
 class TestHalfAMessage:
     @pytest.mark.parametrize("wire", ["json", "msgpack"])
     def test_a_socket_left_in_the_middle_of_a_message_is_not_written_to_again(self, wire: Any) -> None:
-        large = {"text": "x" * 24_000_000}
+        large = {"text": "x" * 15_000_000}
         with counting_server() as server, CountingEnv(server.url, wire=wire, message_timeout_s=20) as env:
             env.reset(seed=1)
             server.send(signal.SIGSTOP)
@@ -365,7 +365,7 @@ class TestHalfAMessage:
                 server.send(signal.SIGSTOP)
                 try:
                     with pytest.raises(TimedOut):
-                        await env.step(Add(n=1, metadata={"text": "x" * 24_000_000}), timeout_s=-4.0)
+                        await env.step(Add(n=1, metadata={"text": "x" * 15_000_000}), timeout_s=-4.0)
                 finally:
                     server.send(signal.SIGCONT)
                 return (await env.step(Add(n=2))).observation.total
@@ -376,14 +376,23 @@ class TestHalfAMessage:
 
 class TestSizes:
     @pytest.mark.parametrize("wire", ["json", "msgpack"])
-    def test_an_oversized_action_is_refused_and_the_session_goes_on(self, wire: Any) -> None:
-        options = {"ws_max_size": 1_000_000}
-        with running(create_app(Counting), **options) as server, CountingEnv(server.url, wire=wire) as env:
-            env.reset(seed=1)
-            with pytest.raises(MessageTooLarge):
-                env.step(Add(n=1, metadata={"text": "x" * 3_000_000}))
-            assert env.step(Add(n=2)).observation.total == 5
-            assert env.state().step_count == 1
+    def test_an_oversized_action_names_size_and_limit_at_once_and_the_session_goes_on(
+        self, wire: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ENVTORCH_MAX_MESSAGE_BYTES", "1000000")
+        large = Add(n=1, metadata={"text": "x" * 3_000_000})
+        with running(create_app(Counting, max_concurrent_envs=3)) as server:
+            with CountingEnv(server.url, wire=wire) as env:
+                env.reset(seed=1)
+                with pytest.raises(MessageTooLarge, match=r"of 3,000,\d+ bytes .* limit of 1,000,000 bytes"):
+                    env.step(large)
+                assert env.step(Add(n=2)).observation.total == 5
+                assert env.state().step_count == 1
+            with CountingEnv.vector(server.url, 2, wire=wire) as envs:
+                envs.reset(seed=1)
+                with pytest.raises(MessageTooLarge):
+                    envs.step([Add(n=1), large])
+                assert [one.total for one in envs.step(adds(2)).observations] == [4, 7]
 
 
 def test_forks_of_a_client_are_attached_together(server: Running) -> None:

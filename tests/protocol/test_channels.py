@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.errors import ClientClosed, InvalidAction, MessageTooLarge, ProtocolError, SessionLost, TimedOut
-from envtorch.protocol.channels import Arrived, ChannelPhase, Channels
+from envtorch.protocol.channels import Arrived, ChannelPhase, ClientChannels
 from envtorch.protocol.extended import Message, read_answers, read_frame, write_frame
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 
@@ -16,9 +16,9 @@ COUNT = 6
 WITHIN: dict[str, Any] = {"deadline": 60.0, "limit_s": 60.0, "timeout_s": None}
 
 
-def opened(count: int = COUNT, **told: Any) -> Channels:
-    """Channels whose sessions are all open."""
-    channels = Channels(JSON, count)
+def opened(count: int = COUNT, **told: Any) -> ClientChannels:
+    """ClientChannels whose sessions are all open."""
+    channels = ClientChannels(JSON, count)
     greeting = said(channels.greeting())
     for asked in greeting if isinstance(greeting, list) else [greeting]:
         channels.take(message("session", asked["id"], asked.get("ch", 0), told))
@@ -39,7 +39,7 @@ def error(id: int, ch: int, code: str, text: str = "no") -> bytes:
     return message("error", id, ch, {"message": text, "code": code})
 
 
-def step(channels: Channels, numbers: list[int], **within: Any) -> int:
+def step(channels: ClientChannels, numbers: list[int], **within: Any) -> int:
     """Ask these for a step; the id of the request."""
     frame = said(channels.steps(numbers, {}, lambda n: b"%d" % n, **(WITHIN | within)))
     id: int = frame["id"]
@@ -55,14 +55,14 @@ def alone(id: int, channel: int) -> bytes:
     return message("observation", id, channel, {"reward": channel})
 
 
-def take(channels: Channels, frame: bytes) -> list[Arrived]:
+def take(channels: ClientChannels, frame: bytes) -> list[Arrived]:
     channels.take(frame)
     return channels.arrived()
 
 
 class TestOpening:
     def test_a_repeated_request_to_open_opens_the_same_session(self) -> None:
-        channels = Channels(JSON, wait_s=3)
+        channels = ClientChannels(JSON, wait_s=3)
         first = said(channels.greeting())
         channels.disconnected()
         again = said(channels.greeting())
@@ -74,7 +74,7 @@ class TestOpening:
         assert (attach["type"], attach["data"]) == ("attach", {"token": first["data"]["token"]})
 
     def test_tokens_are_long_and_never_the_same(self) -> None:
-        tokens = {said(Channels(JSON).greeting())["data"]["token"] for _ in range(50)}
+        tokens = {said(ClientChannels(JSON).greeting())["data"]["token"] for _ in range(50)}
         assert len(tokens) == 50
         assert min(map(len, tokens)) >= 32
 
@@ -253,7 +253,7 @@ class TestFrames:
     def test_no_bytes_do_anything_but_decode_or_fail_with_our_error(
         self, format: Format, frame: bytes
     ) -> None:
-        for read in (lambda: read_frame(frame, format), lambda: Channels(format).take(frame)):
+        for read in (lambda: read_frame(frame, format), lambda: ClientChannels(format).take(frame)):
             try:
                 read()
             except ProtocolError as failure:

@@ -16,7 +16,7 @@ from envtorch.errors import (
     SessionLost,
     TimedOut,
 )
-from envtorch.protocol.channels import Channels
+from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.flow import drive
 from envtorch.protocol.formats import JSON
 from envtorch.protocol.reconnect import (
@@ -164,7 +164,7 @@ class Client:
 
     def __init__(self, network: Network, timings: Timings = TIMINGS) -> None:
         self.network = network
-        self.flow = Reconnecting(Channels(JSON), timings, clock=network.clock)
+        self.flow = Reconnecting(ClientChannels(JSON), timings, clock=network.clock)
 
     def open(self) -> None:
         drive(self.flow.open(), self.network.act)

@@ -6,7 +6,7 @@ import time
 from envtorch.client.options import ClientOptions
 from envtorch.errors import Unsupported
 from envtorch.protocol.base_session import BaseSession
-from envtorch.protocol.channels import Channels
+from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.formats import Format
 from envtorch.protocol.reconnect import Drop, Reconnecting, SocketFlow, connected
 
@@ -42,7 +42,7 @@ def open_vector(options: ClientOptions, count: int, unharmful: Exceptions = ()) 
 def _opened(
     options: ClientOptions, format: Format, count: int, unharmful: Exceptions
 ) -> SocketFlow[Reconnecting]:
-    channels = Channels(format, count, wait_s=options.wait_s)
+    channels = ClientChannels(format, count, wait_s=options.wait_s)
     sessions = Reconnecting(
         channels, options.timings, clock=time.monotonic, is_connected=True, unharmful=unharmful
     )
@@ -52,5 +52,5 @@ def _opened(
 
 def resumed(options: ClientOptions, format: Format, token: str, unharmful: Exceptions = ()) -> Reconnecting:
     """A session that exists on the server, to be attached by `open()`."""
-    channels = Channels(format, token=token)
+    channels = ClientChannels(format, token=token)
     return Reconnecting(channels, options.timings, clock=time.monotonic, unharmful=unharmful)

@@ -25,7 +25,7 @@ from envtorch.protocol.batch import Columns, pick
 from envtorch.protocol.extended import NOTHING, Message
 from envtorch.protocol.formats import READ_ERRORS, Format
 
-__all__ = ["Arrived", "ChannelPhase", "Channels"]
+__all__ = ["Arrived", "ChannelPhase", "ClientChannels"]
 
 NO_CHANNEL = 2**31 - 1
 """The channel of a request for many sessions: an error about the whole request is no session's own reply."""
@@ -103,7 +103,7 @@ class Answered(msgspec.Struct, frozen=True):
 _ANY_MESSAGE = list[Answered] | Answered
 
 
-class Channels:
+class ClientChannels:
     """The sessions of one client or vector.
 
     A request has one id for all the sessions it is for. A session owes its reply until that arrives or the
@@ -126,7 +126,7 @@ class Channels:
         self._acknowledged: int | None = None
         self._owed: dict[int, Request] = {}
         self._unsent: set[int] = set()
-        """Channels whose owed request has not been sent on the current socket."""
+        """ClientChannels whose owed request has not been sent on the current socket."""
         self._is_to_greet = True
         """Some session may have to be opened or attached."""
         self._greeted: dict[int, int] = {}

@@ -25,7 +25,7 @@ from envtorch.errors import (
     SessionLost,
     TimedOut,
 )
-from envtorch.protocol.channels import Arrived, Channels
+from envtorch.protocol.channels import Arrived, ClientChannels
 from envtorch.protocol.extended import FORMATS
 from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Answer, Ask
@@ -219,7 +219,7 @@ class Reconnecting:
 
     def __init__(
         self,
-        channels: Channels,
+        channels: ClientChannels,
         timings: Timings,
         *,
         clock: Callable[[], float],

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from envtorch.client.options import ClientOptions
-from envtorch.client.websocket import WebSocketCore, connect_failed
+from envtorch.client.websocket_core import WebSocketCore, connect_failed
 from envtorch.protocol.reconnect import Connect, Cut, Drop, Late, Ping, Receive, Send, Sleep
 
 __all__ = ["BlockingShell"]
