@@ -128,9 +128,11 @@ class _Operation:
         finally:
             for descriptor in (far_in, far_out, far_err):
                 os.close(descriptor)
+        self._core.begin_work()
         try:
             timed_out = yield from self._attend(near, stdin, began + timeout_s)
         finally:
+            self._core.end_work()
             for descriptor in near:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)

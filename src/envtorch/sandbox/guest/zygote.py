@@ -20,7 +20,7 @@ from .building import PRIVATE, Nursery, Plan, confess
 from .init import Init
 from .interpreter import Interpreter
 from .kernel import fork_into
-from .lockdown import make_ruleset, virtual_size
+from .lockdown import SIGNAL_SCOPE, make_ruleset, own_sizes
 
 _ALL_NAMESPACES = sum(kernel.NAMESPACES.values())
 _NEW_NAMESPACES = kernel.new_namespaces(_ALL_NAMESPACES)
@@ -66,15 +66,22 @@ def _make_nursery(settings: Mapping[str, Any]) -> Nursery:
     namespaces = settings["namespaces"]
     if namespaces:
         os.environ.update(PRIVATE.environment())
+    version = kernel.landlock_version()
+    if settings["landlock_abi"] is not None:
+        version = min(version, settings["landlock_abi"])
+    confined = namespaces or version >= SIGNAL_SCOPE
+    agent = settings["agent_program" if confined else "agent_program_without_signals"]
     return Nursery(
         namespaces=namespaces,
         why_no_namespaces=settings["why_no_namespaces"],
         seccomp=kernel.Seccomp(base64.b64decode(settings["program"])) if settings["program"] else None,
         why_no_seccomp=settings["why_no_program"],
+        agent_seccomp=kernel.Seccomp(base64.b64decode(agent)) if agent else None,
+        landlock_version=version,
         readable=settings["readable"],
         environment=settings["environment"],
-        ruleset=make_ruleset(["/"], ["/home"]) if namespaces else None,
-        virtual_size=virtual_size(),
+        ruleset=make_ruleset(["/"], ["/home"], version) if namespaces else None,
+        sizes=own_sizes(),
         interpreter=Interpreter(),
     )
 
