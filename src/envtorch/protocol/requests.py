@@ -10,6 +10,8 @@ from envtorch.protocol.wire import Answer, Ask
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = [
+    "CLOSE",
+    "Asking",
     "Pairing",
     "Translator",
     "ask_fork",
@@ -24,6 +26,7 @@ T = TypeVar("T")
 Asking = Generator[Ask, Answer, T]
 
 CLOSE = Ask("close")
+"""Ends a session on OpenEnv's wire; there is no reply to it."""
 
 ActC = TypeVar("ActC", contravariant=True)
 ObsI = TypeVar("ObsI")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from envtorch.envs.echo_env import EchoAction, EchoEnv
 from envtorch.errors import CapacityReached, EnvironmentFailed, InvalidAction, ProtocolError
-from envtorch.protocol.client import Pairing, ask_reset, ask_state, ask_step, websocket_url
 from envtorch.protocol.flow import drive
+from envtorch.protocol.requests import Pairing, ask_reset, ask_state, ask_step, websocket_url
 from envtorch.protocol.wire import Answer, Ask
 
 client = EchoEnv("http://nowhere")

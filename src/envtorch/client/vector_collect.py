@@ -1,4 +1,4 @@
-"""Putting together what the sessions of a vector answer, in whatever pieces it comes."""
+"""Puts together what the sessions of a vector answer, in whatever pieces it arrives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,13 +6,13 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Generic
 
-from envtorch.client.hooks import Hooks
-from envtorch.client.vector_results import VectorResult
+from envtorch.client.translation import Translation
+from envtorch.client.vector_results import Outcome, VectorResult
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.batch import Columns
+from envtorch.protocol.channels import Arrived
 from envtorch.protocol.columns import as_lists, is_array, rows_of
 from envtorch.protocol.formats import JSON, Format
-from envtorch.protocol.vector import Arrived
 from envtorch.types import ObsT, Scalar, StepResult
 
 __all__ = ["Collector", "Interest"]
@@ -23,16 +23,16 @@ BESIDE = ("metadata", "terminated", "truncated")
 
 @dataclass
 class Interest:
-    """What the user of a vector looks at, which can be got ready while the server is still at work."""
+    """What the caller accesses, which can be decoded while the server is still at work."""
 
     observations: bool = False
 
 
 class Piece(Generic[ObsT]):
-    """What some sessions answered together. It is read when it is looked at, and only once."""
+    """What some sessions answered together. It is decoded when it is first accessed."""
 
-    def __init__(self, columns: Columns, hooks: Hooks[Any, ObsT, Any], format: Format) -> None:
-        self._columns, self._hooks, self._format = columns, hooks, format
+    def __init__(self, columns: Columns, translation: Translation[Any, ObsT, Any], format: Format) -> None:
+        self._columns, self._translation, self._format = columns, translation, format
         self.channels = columns.ch
         self.rewards: list[Scalar | None] = columns.reward
         self.dones = columns.done
@@ -52,11 +52,11 @@ class Piece(Generic[ObsT]):
     @cached_property
     def _all_at_once(self) -> Sequence[ObsT] | None:
         if self.fields:
-            return self._hooks.parse_fields(self.fields, self.rewards, self.dones)
+            return self._translation.parse_fields(self.fields, self.rewards, self.dones)
         raw = bytes(self._columns.observation)
         if self._format is not JSON or not raw:
             return None
-        return self._hooks.parse_observations(raw, self.rewards, self.dones)
+        return self._translation.parse_observations(raw, self.rewards, self.dones)
 
     @property
     def truncated(self) -> list[bool]:
@@ -83,7 +83,7 @@ class Piece(Generic[ObsT]):
         return list(map(StepResult, self._all_at_once, *beside))
 
     def _one_by_one(self) -> list[StepResult[ObsT]]:
-        """`results`, by the hooks that an author wrote for one result."""
+        """`results`, by the methods that an author wrote for one result."""
         count = range(len(self.channels))
         raw = bytes(self._columns.observation)
         rows = self._format.read(raw) if raw else rows_of(self.fields) or [{} for _ in count]
@@ -95,50 +95,56 @@ class Piece(Generic[ObsT]):
         for payload in payloads:
             if not payload.get("metadata", True):
                 del payload["metadata"]  # as in a reply to one
-        return [self._hooks.parse_result(payload) for payload in payloads]
+        return [self._translation.parse_result(payload) for payload in payloads]
 
 
 class Collector(Generic[ObsT]):
-    """Takes what arrives and gives one result, or one session's."""
+    """Takes what arrives for a vector and gives one result, or one session's."""
 
     def __init__(
-        self, hooks: Hooks[Any, ObsT, Any], format: Format, count: int, interest: Interest | None = None
+        self,
+        translation: Translation[Any, ObsT, Any],
+        format: Format,
+        count: int,
+        interest: Interest | None = None,
     ) -> None:
-        self._hooks, self._format, self._count = hooks, format, count
+        self._translation, self._format, self._count = translation, format, count
         self._interest = interest or Interest()
         self._pieces: list[Piece[ObsT]] = []
         self._results: dict[int, StepResult[ObsT]] = {}
         self._errors: dict[int, EnvTorchError] = {}
         self.fresh: list[int] = []
-        """The sessions that have answered since the last look."""
+        """The sessions whose outcome arrived since the last `taken_fresh`."""
 
-    def take(self, arrived: Sequence[Arrived], *, more_to_come: bool = False) -> None:
-        """Take what came. While the server is still busy with the rest, read what will be looked at."""
-        for one in arrived:
-            self.fresh.extend(one.channels)
-            self._take(one)
-        if more_to_come and self._interest.observations:
-            for piece in self._pieces:
-                _ = piece.observations
-
-    def _take(self, arrived: Arrived) -> None:
+    def take(self, arrived: Arrived) -> None:
+        self.fresh.extend(arrived.channels)
         if arrived.columns is not None:
-            self._pieces.append(Piece(arrived.columns, self._hooks, self._format))
+            self._pieces.append(Piece(arrived.columns, self._translation, self._format))
         elif arrived.error is not None:
             self._errors[arrived.channels[0]] = arrived.error
         else:
-            assert arrived.payload is not None
             payload = self._format.read(bytes(arrived.payload))
-            self._results[arrived.channels[0]] = self._hooks.parse_result(payload)
+            self._results[arrived.channels[0]] = self._translation.parse_result(payload)
 
-    def taken_fresh(self) -> list[int]:
+    def read_ahead(self) -> None:
+        """While the server is busy with the rest, decode what the caller will access."""
+        if self._interest.observations:
+            for piece in self._pieces:
+                _ = piece.observations
+
+    def fail(self, place: int, error: EnvTorchError) -> None:
+        """A session that was not asked, for this reason."""
+        self.fresh.append(place)
+        self._errors[place] = error
+
+    def taken_fresh(self) -> dict[int, Outcome[ObsT]]:
+        """What arrived since the last call, by session; it is not kept."""
         fresh, self.fresh = self.fresh, []
-        return fresh
-
-    def one(self, place: int) -> StepResult[ObsT] | EnvTorchError:
-        """One session's result or error."""
         self._take_apart()
-        return self._errors[place] if place in self._errors else self._results[place]
+        return {
+            place: self._errors.pop(place) if place in self._errors else self._results.pop(place)
+            for place in fresh
+        }
 
     def _take_apart(self) -> None:
         for piece in self._pieces:
@@ -146,14 +152,14 @@ class Collector(Generic[ObsT]):
         self._pieces.clear()
 
     def result(self) -> VectorResult[ObsT]:
-        """Everything that came, as columns."""
+        """Everything that arrived, as columns."""
         pieces = sorted(self._pieces, key=lambda piece: piece.channels[0])
         if [channel for piece in pieces for channel in piece.channels] == list(range(self._count)):
             return self._joined(pieces)
         self._take_apart()
         rows = [self._results.get(place) for place in range(self._count)]
         return VectorResult(
-            rewards=[row.reward if row else 0.0 for row in rows],
+            rewards=[row.reward if row else None for row in rows],
             dones=[row.done if row else False for row in rows],
             terminated=[bool(row and row.terminated) for row in rows],
             truncated=[bool(row and row.truncated) for row in rows],
@@ -163,7 +169,7 @@ class Collector(Generic[ObsT]):
         )
 
     def _joined(self, pieces: Sequence[Piece[ObsT]]) -> VectorResult[ObsT]:
-        """The usual case, and the short one: pieces that cover everybody, in order."""
+        """The usual case: pieces that cover all sessions, in order."""
 
         def read() -> Sequence[ObsT]:
             self._interest.observations = True
@@ -185,10 +191,11 @@ class Collector(Generic[ObsT]):
     def merged(
         ended: VectorResult[ObsT], begun: VectorResult[ObsT], final: dict[int, StepResult[ObsT]]
     ) -> VectorResult[ObsT]:
-        """Results in which the episodes that ended have begun anew."""
+        """Results in which the episodes that ended were reset."""
         observations = list(ended.observations)
         for place in final:
-            observations[place] = begun.observations[place]
+            if place not in begun.errors:
+                observations[place] = begun.observations[place]
         errors = ended.errors | begun.errors
         return replace(ended, errors=errors, final=final, _observations=observations, _columns=dict)
 

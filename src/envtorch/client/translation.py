@@ -1,4 +1,4 @@
-"""Between a client's values and what travels: the part that blocking and async clients share."""
+"""Translates between a client's values and the payloads that travel; blocking and async clients share it."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,14 +13,14 @@ from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
-__all__ = ["Hooks"]
+__all__ = ["Translation"]
 
 
-class Hooks(Generic[ActT, ObsT, StateT]):
-    """Payload and parse hooks, with defaults derived from the type parameters.
+class Translation(Generic[ActT, ObsT, StateT]):
+    """Encodes actions and decodes results, with defaults derived from the type parameters.
 
-    `class MyEnv(EnvClient[MyAction, MyObservation, MyState]): ...` needs no hook. A subclass that
-    defines `_step_payload`, `_parse_result` or `_parse_state` has the last word.
+    `class MyEnv(EnvClient[MyAction, MyObservation, MyState]): ...` needs no more than that. A subclass
+    may define `_step_payload`, `_parse_result` or `_parse_state` to translate in its own way.
     """
 
     _codecs: ClassVar[dict[type, Codec[Any, Any, Any]]] = {}
@@ -48,22 +48,22 @@ class Hooks(Generic[ActT, ObsT, StateT]):
         """The state in a reply to `state`."""
         return self._codec.decode_state(payload)
 
-    # What the flows of `envtorch.protocol.client` call.
+    # What the flows of `envtorch.protocol.requests` call.
 
     def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
-        if type(self)._step_payload is Hooks._step_payload:
+        if type(self)._step_payload is Translation._step_payload:
             return self._codec.encode_action(action, format)  # straight to bytes
         return encode_value(self._step_payload(action), format, blame=InvalidAction)
 
     def encode_actions(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
         """Actions as a list; None when they have to be encoded one by one."""
-        if type(self)._step_payload is not Hooks._step_payload:
+        if type(self)._step_payload is not Translation._step_payload:
             return None
         return self._codec.encode_actions(actions, format)
 
     def encode_columns(self, actions: Sequence[ActT], format: Format) -> bytes | None:
         """Actions as columns; None when they have to be encoded one by one."""
-        if type(self)._step_payload is not Hooks._step_payload:
+        if type(self)._step_payload is not Translation._step_payload:
             return None
         return self._codec.encode_columns(actions, format)
 
@@ -71,7 +71,7 @@ class Hooks(Generic[ActT, ObsT, StateT]):
         self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
     ) -> list[ObsT] | None:
         """The observations in columns; None when they have to be parsed one by one."""
-        if type(self)._parse_result is not Hooks._parse_result:
+        if type(self)._parse_result is not Translation._parse_result:
             return None
         return self._codec.decode_fields(fields, rewards, dones)
 
@@ -79,7 +79,7 @@ class Hooks(Generic[ActT, ObsT, StateT]):
         self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
     ) -> list[ObsT] | None:
         """The observations in a JSON list; None when they have to be parsed one by one."""
-        if type(self)._parse_result is not Hooks._parse_result:
+        if type(self)._parse_result is not Translation._parse_result:
             return None
         return self._codec.decode_observations(payload, rewards, dones)
 
@@ -95,14 +95,14 @@ class Hooks(Generic[ActT, ObsT, StateT]):
 
     @classmethod
     def _codec_of_class(cls) -> Codec[ActT, ObsT, StateT]:
-        codec = Hooks._codecs.get(cls)
+        codec = Translation._codecs.get(cls)
         if codec is None:
-            codec = Hooks._codecs[cls] = Codec(cls.spec())
+            codec = Translation._codecs[cls] = Codec(cls.spec())
         return codec
 
     @classmethod
     def spec(cls) -> EnvSpec[ActT, ObsT, StateT]:
         """The classes this client speaks; a parameter left open is a plain dictionary."""
-        arguments = type_arguments(cls, Hooks) or (dict, dict, dict)
+        arguments = type_arguments(cls, Translation) or (dict, dict, dict)
         action, observation, state = (a if isinstance(a, type) and a is not Any else dict for a in arguments)
         return EnvSpec(action, observation, state, name=cls.__name__)

@@ -1,12 +1,9 @@
-"""Clients of environments that are made of tools: list them, call them, in one session with its episode."""
+"""The blocking client of environments that are made of tools."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from envtorch.client.aio import AsyncEnvClient, AsyncFactory
-from envtorch.client.options import GivenOptions, Owner
-from envtorch.client.sync import EnvClient
-from envtorch.env import EnvironmentSource
+from envtorch.client.blocking.client import EnvClient
 from envtorch.protocol.tools import ask_call, ask_tools, read_tools
 from envtorch.tools import (
     CallToolAction,
@@ -17,43 +14,18 @@ from envtorch.tools import (
 )
 from envtorch.types import Action, Observation, State, StepResult
 
-__all__ = ["AsyncMCPToolClient", "MCPToolClient"]
+if TYPE_CHECKING:
+    from envtorch.client.aio.tools import AsyncToolFactory
 
-
-class AsyncMCPToolClient(AsyncEnvClient[Action, Observation, State]):
-    """`MCPToolClient`, awaited. Made by `MCPToolClient.aio(...)`."""
-
-    async def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
-        """Which tools the environment has."""
-        return await self._run(ask_tools, timeout_s)
-
-    async def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
-    ) -> Any:
-        """What a tool answers; `MCPToolClient.call_tool` says how it fails."""
-        return await self._run(lambda format: ask_call(name, arguments or {}, format), timeout_s)
-
-
-class AsyncToolFactory(AsyncFactory[Action, Observation, State]):
-    """`MCPToolClient.aio`."""
-
-    def __call__(
-        self, base_url: str, *, provider: Owner | None = None, **options: Unpack[GivenOptions]
-    ) -> AsyncMCPToolClient:
-        return _with_tools(super().__call__(base_url, provider=provider, **options))
-
-    def local(self, environment: EnvironmentSource | None = None) -> AsyncMCPToolClient:
-        return _with_tools(super().local(environment))
-
-
-def _with_tools(client: AsyncEnvClient[Action, Observation, State]) -> AsyncMCPToolClient:
-    return AsyncMCPToolClient(client._options, client._hooks, link=client._link, provider=client._provider)
+__all__ = ["AnyObservation", "MCPToolClient"]
 
 
 class AsyncToolTwin:
-    """Makes the async twins of tool clients."""
+    """`MCPToolClient.aio`, which imports asyncio only when it is used."""
 
-    def __get__(self, instance: object, owner: Any) -> AsyncToolFactory:
+    def __get__(self, instance: object, owner: Any) -> "AsyncToolFactory":
+        from envtorch.client.aio.tools import AsyncToolFactory
+
         return AsyncToolFactory(owner)
 
 
