@@ -5,21 +5,22 @@ import logging
 import os
 import secrets
 import select
-import shutil
 import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import ConfigurationError, SessionLost
+from envtorch.errors import ConfigurationError, SessionLost, WrongProcess
 
 from . import protocol
 from .cgroups import Group
+from .guest import tree
 from .guest.lockdown import top_mark
 from .guest.processes import children_of, descendants, mark, status
 from .monitor import Excess, Monitor, memory_limit, process_limit
@@ -40,7 +41,10 @@ _FORK_ROOM = 512
 parent's: once it has forks, a sandbox may have this many processes more."""
 
 
-@dataclass(slots=True, eq=False)
+_live: "weakref.WeakSet[Core]" = weakref.WeakSet()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Core:
     """The owner's end of one sandbox."""
 
@@ -104,7 +108,9 @@ class Core:
         data.setblocking(False)
         home = None if zygote.has_namespaces else estate().new_folder()
         reader = protocol.FrameReader(policy.output_bytes)
-        return cls(policy, zygote, control, far_control, data, far_data, home, reader)
+        core = cls(policy, zygote, control, far_control, data, far_data, home, reader)
+        _live.add(core)
+        return core
 
     def config(self, *, adopts: bool) -> dict[str, Any]:
         """What the zygote must know to make this sandbox."""
@@ -275,13 +281,20 @@ class Core:
                 self.exits[said.job] = said
             found.append((said, descriptors))
 
+    def require_own_process(self) -> None:
+        """Raise `WrongProcess` in a process that was forked off the one that made this sandbox."""
+        if self.owner != os.getpid():
+            raise WrongProcess.of("sandbox", self.owner)
+
     def require_interpreter(self) -> None:
+        self.require_own_process()
         if self.closed:
             raise SessionLost("the sandbox is closed")
         if self.lost:
             raise SessionLost(f"the sandbox has lost its interpreter: {self.lost}")
 
     def require_open(self) -> None:
+        self.require_own_process()
         if self.closed:
             raise SessionLost("the sandbox is closed")
 
@@ -319,28 +332,40 @@ class Core:
         return found
 
     def disown(self) -> None:
-        """In a forked child of the owner: let go of the descriptors, and leave the sandbox alone."""
+        """In a forked child of the owner: close its copies of the descriptors, and nothing else."""
         self.closed = True
-        for channel in (self.control, self.far_control, self.data, self.far_data):
-            channel.close()
+        self._close_descriptors()
 
     def clear_home(self) -> None:
         """Remove the folder of a sandbox without a private root. Takes its time: agents make many files."""
         if self.home is not None:
-            shutil.rmtree(self.home, ignore_errors=True)
+            tree.remove(self.home)
 
     def release(self) -> None:
         """Give back everything else, once the processes are gone."""
         self.closed = True
         if self.monitor is not None:
             self.monitor.remove(self)
+        self._close_descriptors()
+        if self.group is not None:
+            self.group.remove()
+
+    def _close_descriptors(self) -> None:
         for channel in (self.control, self.far_control, self.data, self.far_data):
             channel.close()
         for descriptor in [*self.doors, *self.seeds, *self.watched()]:
             os.close(descriptor)
         self.doors, self.seeds, self.watch = [], [], None
-        if self.group is not None:
-            self.group.remove()
+
+
+def _disown_all() -> None:
+    """In a forked child of the owner: what it held open would keep sandboxes alive after the owner's end."""
+    for core in list(_live):
+        core.disown()
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _process_behind(watch: int) -> int | None:

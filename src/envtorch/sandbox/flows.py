@@ -206,9 +206,7 @@ def close(core: Core) -> Flow[None]:
     of them is closed; nothing is left behind then."""
     if core.closed:
         return
-    if core.owner != os.getpid():
-        core.disown()
-        return
+    core.require_own_process()
     core.closed = True
     spare = yield from core.slots.close()
     if spare is not None:
