@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 BASE   := $(VENV)/.ready-base
+, := ,
 READY  := $(VENV)/.ready
 
 # What needs more than a checkout has: another program, a cluster, a browser, minutes of everything it can get.
@@ -12,7 +13,7 @@ SEPARATE := not compat and not kubernetes and not attacks and not browser and no
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -50,25 +51,27 @@ demo: $(BASE)  ## start an echo server and play three episodes on it
 	$(BIN)/envtorch demo
 
 test: $(READY)  ## the suite without its slow tests, in parallel
-	$(BIN)/python -m pytest -n auto -m "not slow and $(SEPARATE)"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and $(SEPARATE)"
 
 test-slow: $(READY)  ## the slow tests alone: installations, images, long runs
-	$(BIN)/python -m pytest -n auto -m "slow and $(SEPARATE)"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and $(SEPARATE)"
 
 test-all: test test-slow  ## the whole suite
 
 test-chaos: $(READY)  ## 200 sessions on a bad line, servers killed; then 20,000 sessions and what they leave
 	$(BIN)/python -m pytest -s -m chaos tests/chaos $(if $(SECONDS),--chaos-seconds $(SECONDS))
 
-# The lowest and the newest versions of what we depend on, each in an environment of its own.
-VERSIONS := .venvs/lowest .venvs/newest
+# The lowest and the newest versions of what we depend on, each set in an environment of its own. Extras ask for
+# newer versions of what the package itself needs: so the lowest ones are tested with and without them.
+VERSIONS := lowest lowest-extras newest-extras
 
-test-versions: $(VERSIONS:%=%/.ready)  ## server, client, tools and protocol with the lowest and the newest dependencies
-	for place in $(VERSIONS); do $$place/bin/python -m tests.versions $$place || exit 1; done
+test-versions: $(VERSIONS:%=.venvs/%/.ready)  ## the core of the suite with the lowest and the newest dependencies
+	for set in $(VERSIONS); do .venvs/$$set/bin/python -m tests.versions || exit 1; done
 
 .venvs/%/.ready: pyproject.toml $(READY)
-	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
-	$(BIN)/uv pip install --quiet --python $(@D) --resolution $(if $(filter lowest,$*),lowest-direct,highest) --editable ".[mcp,web]" --group versions
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D) --resolution $(if $(findstring lowest,$*),lowest-direct,highest) \
+		--editable ".$(if $(findstring extras,$*),[mcp$(,)web])" --group versions
 	@touch $@
 
 test-browser: $(BROWSER_READY)  ## the web page in a real browser; pictures in .artefacts/screenshots
@@ -88,6 +91,9 @@ test-attacks: $(READY)  ## every attack on live servers: as root, as an ordinary
 
 test-faults: $(READY)  ## break connections at every byte, and at random for a minute
 	$(BIN)/python -m pytest -s tests/faults --fault-stride 1 --fault-seconds 60
+
+test-model: $(READY)  ## every interleaving of a bounded episode of the session protocol
+	$(BIN)/python -m tests.model
 
 compat: $(READY) $(OPENENV_READY)  ## play against OpenEnv 0.10.0, both ways, over real sockets
 	$(BIN)/python -m pytest -m compat tests/compat
@@ -113,7 +119,7 @@ $(BENCH_READY): $(READY)
 	@touch $@
 
 $(OPENENV_BENCH_READY): $(OPENENV_READY)
-	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy
+	$(OPENENV)/bin/python -m pip install --quiet uvloop httptools numpy smolagents
 	@touch $@
 
 bench: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## all measurements beside OpenEnv, in one run: bench/results.md

@@ -79,6 +79,18 @@ THEIR_PICTURES = Contender(
     ("pictures",),
     is_theirs=True,
 )
+CODING = Contender(
+    "coding", "EnvTorch, `coding_env`", "bench.servers.ours", ("coding",), counts_steps=False, is_family=True
+)
+THEIR_CODING = Contender(
+    "openenv-coding",
+    "OpenEnv 0.10.0, `PyExecutor`",
+    "bench.servers.theirs",
+    ("coding",),
+    counts_steps=False,
+    is_family=True,
+    is_theirs=True,
+)
 BARE_HTTP = Contender("http", "limit: bare HTTP on uvloop", "bench.limits.http", counts_steps=False)
 BATCH = Contender("batch", "limit: picows + msgspec + pydantic, batched", "bench.limits.batch")
 INTERPRETER = Contender("interpreter", "limit: the interpreter alone", "")
@@ -86,7 +98,8 @@ OUR_IMPORT = Contender("envtorch-import", "EnvTorch", "")
 THEIR_IMPORT = Contender("openenv-import", "OpenEnv 0.10.0", "", is_theirs=True)
 
 ALL = (ECHO, HANDLER, INLINE, ASYNC, THREAD, ASGI, PROCESS, THEIRS, THEIRS_ASYNC, THEIRS_BEST,
-    THEIRS_TOGETHER, TOGETHER, COLUMNS, PICTURES, THEIR_PICTURES, BARE_HTTP, BATCH, INTERPRETER,
+    THEIRS_TOGETHER, TOGETHER, COLUMNS, PICTURES, THEIR_PICTURES, CODING,
+    THEIR_CODING, BARE_HTTP, BATCH, INTERPRETER,
     OUR_IMPORT, THEIR_IMPORT)  # fmt: skip
 BY_KEY = {contender.key: contender for contender in ALL}
 

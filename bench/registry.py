@@ -3,6 +3,7 @@
 from bench.measure import Measure
 from bench.measures.batches import Batches
 from bench.measures.clients import Arrays, Large, Opening, OverHttp, RoundTrip
+from bench.measures.coding import CodingEpisodes
 from bench.measures.idle import Idle
 from bench.measures.imports import ClientImport, ServerImport
 from bench.measures.scaling import Scaling, Together
@@ -16,6 +17,7 @@ MEASURES: tuple[Measure, ...] = (
     OverHttp(),
     Large(),
     Arrays(),
+    CodingEpisodes(),
     Idle(),
     ClientImport(),
     ServerImport(),

@@ -26,6 +26,8 @@ def main(descriptor: int, kind: str, *how: str) -> None:
         from bench.servers.isolated import Echo, Said, Say
 
         app = create_app(Echo, Say, Said, max_concurrent_envs=CAPACITY, isolation="process")
+    elif kind == "coding":
+        from envtorch.envs.coding_env.app import app
     else:
         app = create_app(*served(kind), max_concurrent_envs=CAPACITY)
     if "asgi" in how:

@@ -1,4 +1,4 @@
-"""OpenEnv, serving: `python -m bench.servers.theirs FD thread|async|together|pictures [uvloop]`
+"""OpenEnv, serving: `python -m bench.servers.theirs FD thread|async|together|pictures|coding [uvloop]`
 
 Runs where OpenEnv is installed. Its install brings uvicorn without uvloop and httptools; with `uvloop` it
 gets both.
@@ -26,6 +26,10 @@ def served(kind: str) -> Served:
             return pictures(base, as_lists=True)
         case "together":
             return together(base)
+        case "coding":
+            from bench.servers.their_coding import served as coding
+
+            return coding
     return echo(base, kind)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from envtorch.batch_actions import Actions
     from envtorch.client import (
         AsyncEnvClient,
+        AsyncVectorEnv,
         EnvClient,
         GenericEnvClient,
         HTTPEnvClient,
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "envtorch.client": (
         "AsyncEnvClient",
+        "AsyncVectorEnv",
         "EnvClient",
         "GenericEnvClient",
         "HTTPEnvClient",
@@ -68,6 +70,7 @@ __all__ = [
     "Actions",
     "AsyncEnvClient",
     "AsyncEnvPool",
+    "AsyncVectorEnv",
     "ConcurrencyConfig",
     "EnvClient",
     "EnvPool",

@@ -40,7 +40,6 @@ SHARED_STEMS = {
     "sharing": "sandbox's owner and its guest",
     "subject": "page's environment, checked environment",
     "tools": "declared tools, their protocol, their client",
-    "vector": "protocol's side of a vector, client's",
     "widgets": "page's, terminal's",
     "wire": "sandbox's frames, protocol's formats",
 }
@@ -62,9 +61,7 @@ SHARED_CLASSES = {
     "Link": "between workers, between client and server",
     "Names": "slots, a new project",
     "Outcome": "sandbox's run, server's request",
-    "Outgoing": "a frame, a vector's actions",
     "Phase": "provider's, session's",
-    "Piece": "a frame, a vector's answer",
     "Plan": "sandbox's, isolated process's, worker's",
     "Player": "recording's, check_env's",
     "Pool": "sandboxes, servers",

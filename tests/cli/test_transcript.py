@@ -57,15 +57,17 @@ def run(script: str, cwd: Path, timeout: float) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_from_an_empty_directory(tmp_path: Path) -> None:
     said = run(script_of(WRITTEN, free_port()), tmp_path, timeout=800)
-    assert "5 passed" in said
+    assert "6 passed" in said
     assert said.count("0 errors, 0 warnings") == 2, "checked here, and on the server"
     assert "steps/s" in said
     assert "no divergence" in said
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.timeout(900)
 def test_to_a_container(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import enum
 import random
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -42,11 +43,20 @@ class Proxy:
     def __init__(self, target_port: int, planned: Break | None = None) -> None:
         self.port = 0
         self.forwarded = dict.fromkeys(Direction, 0)
-        self.faults = 0
+        self.broken: Counter[Fault] = Counter()
         self._target_port = target_port
         self._planned = planned
         self._writers: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
+        self._flows: dict[asyncio.StreamWriter, asyncio.Event] = {}
+
+    @property
+    def faults(self) -> int:
+        return self.broken.total()
+
+    def target(self, port: int) -> None:
+        """Forward connections that are made from now on to another port."""
+        self._target_port = port
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -59,13 +69,16 @@ class Proxy:
             sock = ends.get_extra_info("socket")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._writers |= set(pair)
+        flows = self._flows[writer] = asyncio.Event()
+        flows.set()
         for direction, source, sink in (
             (Direction.TO_SERVER, reader, far_writer),
             (Direction.TO_CLIENT, far_reader, writer),
         ):
-            pump = asyncio.ensure_future(self._pump(direction, source, sink, pair))
+            pump = asyncio.ensure_future(self._pump(direction, source, sink, pair, flows))
             self._pumps.add(pump)
             pump.add_done_callback(self._pumps.discard)
+            pump.add_done_callback(lambda _: self._flows.pop(writer, None))
 
     async def _pump(
         self,
@@ -73,9 +86,11 @@ class Proxy:
         source: asyncio.StreamReader,
         sink: asyncio.StreamWriter,
         pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+        flows: asyncio.Event,
     ) -> None:
-        with suppress(OSError):
+        with suppress(OSError, RuntimeError):  # RuntimeError: its direction has been closed meanwhile
             while data := await source.read(65536):
+                await flows.wait()
                 planned = self._due(direction, len(data))
                 if planned is not None:
                     sink.write(data[: planned.at - self.forwarded[direction]])
@@ -102,7 +117,7 @@ class Proxy:
     async def _break(
         self, fault: Fault, sink: asyncio.StreamWriter, pair: tuple[asyncio.StreamWriter, ...]
     ) -> None:
-        self.faults += 1
+        self.broken[fault] += 1
         match fault:
             case Fault.CUT:
                 for writer in pair:
@@ -119,10 +134,33 @@ class Proxy:
         """Break some connection, in some way that ends it."""
         alive = [writer for writer in self._writers if not writer.is_closing()]
         if alive:
-            self.faults += 1
             victim = dice.choice(alive)
-            reset(victim) if dice.random() < 0.5 else victim.close()
+            self._end(victim, Fault.RESET if dice.random() < 0.5 else Fault.CUT)
         self._writers = set(alive)
+
+    def break_one(self, fault: Fault, dice: random.Random) -> None:
+        """Break some connection in a given way. A stall passes after some seconds, or never."""
+        if not self._flows:
+            return
+        victim = dice.choice(list(self._flows))
+        if fault is Fault.STALL:
+            self.broken[fault] += 1
+            flows = self._flows.pop(victim)
+            flows.clear()
+            if dice.random() < 0.7:
+                asyncio.get_running_loop().call_later(dice.uniform(0.1, 5), flows.set)
+        elif not victim.is_closing():
+            self._end(victim, fault)
+
+    def _end(self, victim: asyncio.StreamWriter, fault: Fault) -> None:
+        self.broken[fault] += 1
+        match fault:
+            case Fault.RESET:
+                reset(victim)
+            case Fault.HALF_CLOSE:
+                victim.write_eof()
+            case _:
+                victim.close()
 
     def fall_silent(self) -> None:
         """Forward nothing any more, and close nothing either."""

@@ -105,6 +105,7 @@ def test_a_break_at_every_byte(wire: Wire, server: CountingServer, request: pyte
     eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=PATIENCE_S)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_break_that_leads_to_another_worker(request: pytest.FixtureRequest) -> None:
     """Two workers: a client that reconnects may reach either, and its session is with the first."""

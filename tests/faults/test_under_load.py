@@ -37,6 +37,7 @@ async def play_while(url: str, seed: int, wanted: Callable[[], bool], stepped: C
 workers = pytest.mark.parametrize("workers", [1, 2], ids=["one process", "two workers"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @workers
 def test_random_cuts(workers: int, request: pytest.FixtureRequest) -> None:
@@ -69,6 +70,7 @@ def test_random_cuts(workers: int, request: pytest.FixtureRequest) -> None:
         eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=PATIENCE_S)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_server_that_is_stopped_for_five_seconds() -> None:
     """In mid-load: every session has stepped before, and steps again after, and none sees an error."""

@@ -15,6 +15,7 @@ from envtorch.errors import (
     CapacityReached,
     ConfigurationError,
     EngineUnavailable,
+    OutOfResources,
     SessionLost,
     TimedOut,
 )
@@ -160,6 +161,23 @@ def test_an_episode_that_fails_by_itself_is_not_played_again(borrowed: Callable[
     assert played == {0: 1, 1: 1, 2: 1}
 
 
+@pytest.mark.parametrize("error", [TimedOut("too slow"), OutOfResources("too large")])
+def test_an_episode_that_exceeds_a_limit_is_the_agents_and_is_not_played_again(
+    borrowed: Callable[[], Borrowed], error: Exception
+) -> None:
+    played = 0
+
+    def exceed(env: EchoEnv, item: int) -> None:
+        nonlocal played
+        played += 1
+        raise error
+
+    with EnvPool(EchoEnv, borrowed) as pool:
+        (outcome,) = pool.run(exceed, [1])
+    assert isinstance(outcome, Failed)
+    assert (outcome.error, outcome.lost, played) == (error, (), 1)
+
+
 def test_an_episode_lost_to_the_infrastructure_is_played_again_and_told(
     borrowed: Callable[[], Borrowed],
 ) -> None:
@@ -217,6 +235,7 @@ def test_impossible_pools_are_refused(options: dict[str, Any]) -> None:
         EnvPool(EchoEnv, "process", ECHO, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_replicas_are_killed_under_load_and_no_episode_is_lost() -> None:
     """Four servers; whenever all are ready, one is killed: six times, while episodes go on."""

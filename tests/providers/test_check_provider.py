@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from envtorch.providers.base import Status
 from envtorch.providers.process import ProcessProvider
 from envtorch.settings import inherited_environment
 from envtorch.testing import PROBE_APP, PROVIDER_CHECKS, ProviderSubject, check_provider
+from tests.support import eventually
 
 
 class DropsOptions(ProcessProvider):
@@ -59,7 +61,16 @@ class StopsOnlyOnce(ProcessProvider):
 
 def test_a_provider_that_never_looks_is_found_out() -> None:
     check = next(check for check in PROVIDER_CHECKS if check.name == "end_is_noticed")
-    subject = ProviderSubject(make=NeverLooks, image=PROBE_APP, ready_timeout_s=10.0)
+
+    class Hasty(ProviderSubject):
+        """Waits a second for what this provider does not notice in any time."""
+
+        def eventually(self, condition: Callable[[], bool], what: str) -> None:
+            with suppress(AssertionError):
+                eventually(condition, what, timeout_s=1.0)
+            assert condition(), f"never happened: {what}"
+
+    subject = Hasty(make=NeverLooks, image=PROBE_APP)
     (result,) = check_provider(subject, [check])
     assert "never happened: the end is noticed" in (result.failure or "")
 

@@ -33,6 +33,7 @@ def client() -> Iterator[Any]:
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_episode_is_played_in_a_container(echo_image: str, client: Any) -> None:
     with EchoEnv.from_docker_image(
@@ -46,6 +47,7 @@ def test_an_episode_is_played_in_a_container(echo_image: str, client: Any) -> No
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_episode_is_played_where_there_is_no_network(echo_image: str) -> None:
     with EchoEnv.from_docker_image(echo_image, network="none", pull="never") as env:
@@ -70,6 +72,7 @@ def test_the_image_is_not_root_and_watches_its_own_health(echo_image: str, clien
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_second_build_changes_nothing(echo_image: str) -> None:
     lines: list[str] = []
@@ -78,6 +81,7 @@ def test_a_second_build_changes_nothing(echo_image: str) -> None:
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 def test_a_build_that_fails_carries_its_last_lines(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM python:3.11-slim\nRUN echo before && false\n")
     with pytest.raises(ProviderFailed, match=r"returned a non-zero code: 1|exit status 1") as caught:

@@ -48,6 +48,7 @@ def play(url: str, episodes: int, *, last: str | None = None) -> None:
                 env.step(CodeAction(code=code))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_hundred_coding_episodes_replay_without_a_divergence(tmp_path: Path) -> None:
     with coding_server(tmp_path) as server:

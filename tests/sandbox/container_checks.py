@@ -6,6 +6,7 @@ python -m tests.sandbox.container_checks
 import asyncio
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from envtorch.errors import ConfigurationError
 from envtorch.sandbox import AsyncSandbox, Outcome, Policy, Sandbox, core
 from envtorch.sandbox.zygotes import NOBODY
 
+from .attack_runner import survivors
+
 OWNER = """
 import os, sys, time
 from envtorch.sandbox import Policy, Sandbox, zygotes
@@ -24,6 +27,19 @@ sandbox = Sandbox(Policy(namespaces=False))
 sandbox.run("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time\\n    time.sleep(1000)")
 print(zygotes.estate().folder, sandbox._core.host_process(), flush=True)
 sys.stdin.read()
+"""
+
+STAY = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.prctl(15, {name!r}.encode(), 0, 0, 0)
+for hops in (True, False):
+    if os.fork() == 0:
+        os.setsid()
+        libc.prctl(1, 0, 0, 0, 0)
+        while True:
+            if hops and os.fork(): os._exit(0)
+            if not hops: time.sleep(1)
 """
 
 
@@ -78,6 +94,42 @@ async def _check_that_files_are_removed_beside_the_event_loop(policy: Policy) ->
     return str(home)
 
 
+def _check_that_nothing_is_left_of_a_killed_init(policy: Policy) -> None:
+    name = f"left-{os.getpid()}"
+    with Sandbox(policy) as other, Sandbox(policy) as sandbox:
+        other.run("kept = 1")
+        sandbox.run(STAY.format(name=name))
+        assert survivors(name)
+        init = sandbox._core.host_process()
+        assert init is not None
+        os.kill(init, signal.SIGKILL)
+        sandbox.close()
+        assert survivors(name) == []
+        assert other.run("kept").json() == 1
+
+
+def _check_signals_on_an_older_kernel() -> None:
+    """Where Landlock does not confine signals the agent reaches its own process group only."""
+    policy = Policy(namespaces=False, landlock_abi=3)
+    assert "processes" in policy.require
+    with Sandbox(policy) as sandbox:
+        report = sandbox.report()
+        assert report.layers["signal rules"] == report.protections["processes"] == "on"
+        assert report.layers["landlock signals"].startswith("unavailable: Landlock ABI 3")
+        refused = sandbox.run("import os; os.kill(os.getppid(), 0)")
+        assert refused.exception is not None
+        assert refused.exception.type == "PermissionError"
+        code = (
+            "import signal\nheard = []\nsignal.signal(10, lambda *_: heard.append(1))\nos.kill(0, 10)\nheard"
+        )
+        assert sandbox.run(code).json() == [1]
+        assert sandbox.run("while True: pass", timeout_s=0.3).outcome is Outcome.TIMED_OUT
+        sandbox.run("if os.fork() == 0:\n    import time\n    time.sleep(1000)")
+        assert sandbox.run("1 + 1").json() == 2
+    with pytest.raises(ConfigurationError, match="filesystem"):
+        Sandbox(Policy(namespaces=False, landlock_abi=0))
+
+
 def _user() -> int:
     return os.geteuid() or NOBODY
 
@@ -106,6 +158,8 @@ def main() -> None:
     assert not os.path.exists(asyncio.run(_check_that_files_are_removed_beside_the_event_loop(policy)))
     _check_that_a_crowd_nobody_sees_takes_no_room(policy)
     _check_that_nothing_is_left_of_a_killed_owner()
+    _check_signals_on_an_older_kernel()
+    _check_that_nothing_is_left_of_a_killed_init(policy)
     print("ok")
 
 

@@ -19,7 +19,9 @@ from .elsewhere import NOBODY, run_module
 
 GROUPS = {
     "descriptors", "disk", "ends", "host environment", "host files", "memory", "namespaces", "neighbours",
-    "network", "output", "proc", "processes", "protocol", "python", "signals", "time", "undo", "writes",
+    "network", "other processes", "output", "proc", "processes", "protocol", "python", "shared stores",
+    "signals", "staying",
+    "time", "undo", "writes",
 }  # fmt: skip
 NOWHERE = Target(0, "/x", 1, "/x", "x")
 COUNT = len(attacks(NOWHERE))
@@ -48,6 +50,7 @@ def test_contained_as_we_are(siege: tuple[Target, Sandbox], number: int) -> None
     assert went["contained"], went
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(
     ("user", "container", "grade"),

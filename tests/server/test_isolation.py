@@ -408,6 +408,7 @@ class TestForks:
             assert do(grandchild, "b") == ["a", "process", "b"]
         child.close()
 
+    @pytest.mark.slow
     def test_a_hundred(self) -> None:
         with serving(Walker, room=101) as server, Client(server.url) as parent:
             parent.reset(seed=3)

@@ -75,6 +75,7 @@ async def in_waves(url: str, sessions: int) -> None:
         await asyncio.gather(*(open_step_and_drop(url) for _ in range(AT_ONCE)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 def test_dropped_sessions_leave_nothing(server: ServerProcess) -> None:
     asyncio.run(in_waves(server.url, AT_ONCE))  # what is made once, and kept, is made now

@@ -15,10 +15,19 @@ from .policy import Policy
 from .spares import Shelf
 from .zygotes import estate, zygote_for
 
-__all__ = ["await_event", "await_filled", "await_ready", "close", "open_sandbox", "order", "place_in_zygote"]
+__all__ = [
+    "await_event",
+    "await_filled",
+    "await_ready",
+    "close",
+    "close_all",
+    "open_sandbox",
+    "order",
+    "place_in_zygote",
+]
 
 _OPEN_TIMEOUT_S = 60.0
-_CLOSE_TIMEOUT_S = 2.0
+_CLOSE_TIMEOUT_S = 10.0
 _ATTEMPTS = 5
 _ORDER_TIMEOUT_S = 10.0
 _WORTH_A_SPARE = 2
@@ -171,7 +180,7 @@ def await_event(
             if said.event == event and said.job == job:
                 found = descriptors
             else:
-                _close_all(descriptors)
+                close_all(descriptors)
         if found is not None:
             return True, found
         if time.monotonic() >= deadline:
@@ -187,7 +196,7 @@ def order(core: Core, operation: str, event: str) -> Flow[bool]:
     return came
 
 
-def _close_all(descriptors: Sequence[int]) -> None:
+def close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -197,9 +206,7 @@ def close(core: Core) -> Flow[None]:
     of them is closed; nothing is left behind then."""
     if core.closed:
         return
-    if core.owner != os.getpid():
-        core.disown()
-        return
+    core.require_own_process()
     core.closed = True
     spare = yield from core.slots.close()
     if spare is not None:
@@ -220,7 +227,7 @@ def close(core: Core) -> Flow[None]:
 
 def _end(core: Core) -> Flow[None]:
     with contextlib.suppress(OSError):
-        core.control.shutdown(socket.SHUT_RDWR)  # the init takes this as its end, whoever else has a copy
+        core.control.shutdown(socket.SHUT_WR)  # the init takes this as its end, whoever else has a copy
     for channel in (core.far_control, core.far_data, core.data):
         channel.close()
     if core.watch is not None:
@@ -228,8 +235,18 @@ def _end(core: Core) -> Flow[None]:
         if not ready:
             core.kill()
             yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+    if core.home is not None and not _ended_in_order(core):
+        yield Block(core.end_orphans)
     if core.moves:
         yield Block(core.settle)
     if core.home is not None:
         yield Block(core.clear_home)
     core.release()
+
+
+def _ended_in_order(core: Core) -> bool:
+    """Whether an init has said that it has ended all other processes, as it does last."""
+    found = core.events() or []
+    for _, descriptors in found:
+        close_all(descriptors)
+    return any(said.event == "ended" for said, _ in found)

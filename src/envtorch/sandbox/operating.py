@@ -16,7 +16,9 @@ import msgspec
 from envtorch.errors import OutOfResources, SessionLost, TimedOut
 
 from .core import Core, new_identifier
-from .driver import Flow, Wait
+from .driver import Block, Flow, Wait
+from .flows import close
+from .forking import copy_files
 from .results import Completed, FileInfo, Outcome
 
 __all__ = ["execute", "list_files", "read_file", "write_file"]
@@ -24,6 +26,7 @@ __all__ = ["execute", "list_files", "read_file", "write_file"]
 _FAILED = 97
 _CHUNK = 1 << 18
 _LIST_LIMIT = 100_000
+_LIST_BYTES = 64 * 1024 * 1024
 _DISK_FULL = (27, 28, 122)
 _END_TIMEOUT_S = 5.0
 
@@ -51,9 +54,7 @@ def execute(
 
 def read_file(core: Core, path: str, *, limit: int) -> Flow[bytes]:
     """The bytes of a file. Raises `OSError`, or `OverflowError` when there are more than `limit`."""
-    done = yield from _Operation(core, limit).perform(
-        {"kind": "read", "path": path}, b"", core.policy.timeout_s
-    )
+    done = yield from _look(core, {"kind": "read", "path": path}, limit)
     _raise_error(done, path)
     if done.truncated:
         raise OverflowError(f"{path} is larger than {limit} bytes")
@@ -71,11 +72,28 @@ def write_file(core: Core, path: str, data: bytes) -> Flow[None]:
 def list_files(core: Core, path: str) -> Flow[list[FileInfo]]:
     """What is below a folder, in order."""
     what = {"kind": "list", "path": path, "limit": _LIST_LIMIT}
-    done = yield from _Operation(core, 64 * 1024 * 1024).perform(what, b"", core.policy.timeout_s)
+    done = yield from _look(core, what, _LIST_BYTES)
     _raise_error(done, path)
+    found: list[FileInfo] = yield Block(lambda: _decode_files(done.stdout, path))
+    return found
+
+
+def _look(core: Core, what: Mapping[str, Any], limit: int) -> Flow[Completed]:
+    """Look at files; at a copy of them, when the agent's processes have used up what there may be."""
+    try:
+        return (yield from _Operation(core, limit).perform(what, b"", core.policy.timeout_s))
+    except OutOfResources:
+        copy = yield from copy_files(core)
+    try:
+        return (yield from _Operation(copy, limit).perform(what, b"", core.policy.timeout_s))
+    finally:
+        yield from close(copy)
+
+
+def _decode_files(data: bytes, path: str) -> list[FileInfo]:
     decoder = msgspec.json.Decoder(FileInfo)
     with contextlib.suppress(msgspec.DecodeError):
-        return [decoder.decode(line) for line in done.stdout.splitlines()]
+        return [decoder.decode(line) for line in data.splitlines()]
     raise OSError(f"the list of {path} could not be read")
 
 
@@ -110,6 +128,7 @@ class _Operation:
         self._truncated = False
 
     def perform(self, what: Mapping[str, Any], stdin: bytes, timeout_s: float) -> Flow[Completed]:
+        """Raises `OutOfResources` when no process could be started."""
         self._core.require_open()
         began = time.monotonic()
         far_in, near_in = os.pipe2(os.O_CLOEXEC)
@@ -123,9 +142,11 @@ class _Operation:
         finally:
             for descriptor in (far_in, far_out, far_err):
                 os.close(descriptor)
+        self._core.begin_work()
         try:
             timed_out = yield from self._attend(near, stdin, began + timeout_s)
         finally:
+            self._core.end_work()
             for descriptor in near:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
@@ -177,7 +198,7 @@ class _Operation:
     def _drain(self, descriptor: int, name: str) -> bool:
         """Read what there is, keep what fits. False at the end of the stream."""
         kept = self._collected[name]
-        for _ in range(64):  # then look at the deadline again: a flood may never pause
+        for _ in range(4):  # then everybody else has a turn: a flood may never pause
             try:
                 data = os.read(descriptor, _CHUNK)
             except BlockingIOError:

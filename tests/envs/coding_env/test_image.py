@@ -7,7 +7,7 @@ import pytest
 
 from envtorch.envs.coding_env import CodeAction, CodingEnv
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_an_episode_is_played_in_a_container(coding_image: str) -> None:

@@ -7,7 +7,7 @@ from envtorch.providers.build import build_base, build_environment
 from tests.providers.conftest import no_engine
 from tests.providers.subjects import PYTHON_IMAGE
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ async def with_mcp(url: str) -> list[Any]:
         return [names, *[answer.structured_content["result"] for answer in answers]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", [with_fastmcp, with_mcp])
 def test_forty_at_once(use: Callable[[str], Awaitable[list[Any]]], basket: WorkersServer) -> None:
     async def all_at_once() -> list[list[Any]]:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextvars import copy_context
 
-from envtorch.errors import EnvTorchError, NotAllowed
+from envtorch.errors import EnvTorchError, MessageTooLarge, NotAllowed
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.ledger import Outcome
@@ -12,7 +13,7 @@ from envtorch.protocol.messages import Close, Mcp, Request, Reset, State, Step, 
 from envtorch.protocol.wire import Reply, error_reply, mcp_reply, observation_reply, state_reply
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.session import Session
-from envtorch.server.transport.connection import Line
+from envtorch.server.transport.connection import Backlog, Line
 from envtorch.settings import ServerMode
 
 __all__ = ["BaseConversation"]
@@ -24,8 +25,11 @@ WAITING_LIMIT = 16
 class BaseConversation:
     """OpenEnv's `/ws`, from the first frame to the last."""
 
-    def __init__(self, line: Line, rpc: RpcDoor, mode: ServerMode) -> None:
+    def __init__(self, line: Line, rpc: RpcDoor, mode: ServerMode, max_bytes: int) -> None:
         self._line = line
+        self._max_bytes = max_bytes
+        self._backlog = Backlog(line, requests=WAITING_LIMIT, size=max_bytes)
+        self._finish: Callable[[], object] | None = None
         self._rpc = rpc
         self._mode = mode
         self._session: Session | None = None
@@ -35,17 +39,17 @@ class BaseConversation:
         self._is_answering = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
 
-    def begin(self, session: Session) -> None:
-        """Answer from now on, in this session."""
+    def begin(self, session: Session, finish: Callable[[], object]) -> None:
+        """Answer from now on, in this session; `finish` is called when the client says that it is done."""
         self._session = session
+        self._finish = finish
 
     def take(self, frame: bytes) -> None:
         """Answer a frame when those before it are answered."""
         if self._is_over or self._session is None:
             return
         self._waiting.append(frame)
-        if len(self._waiting) == WAITING_LIMIT:
-            self._line.pause()
+        self._backlog.add(len(frame))
         self._answer_next(self._session)
 
     def _answer_next(self, session: Session) -> None:
@@ -55,10 +59,11 @@ class BaseConversation:
         self._is_answering = True
         while self._waiting and not (self._is_busy or self._is_over):
             frame = self._waiting.popleft()
-            if len(self._waiting) == WAITING_LIMIT - 1:
-                self._line.resume()
+            self._backlog.remove(len(frame))
             self._is_busy = True
             try:
+                if len(frame) > self._max_bytes:
+                    raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
                 self._context.run(self._answer, session, decode(frame))
             except EnvTorchError as error:
                 self._replied(error_reply(error))
@@ -68,6 +73,8 @@ class BaseConversation:
         if isinstance(request, Close):
             self._is_over = True
             self._line.close()
+            if self._finish is not None:
+                self._finish()
         elif isinstance(request, Mcp):
             task = asyncio.get_running_loop().create_task(self._call_tools(session, request))
             task.add_done_callback(lambda task: self._replied(task.result()))

@@ -16,6 +16,7 @@ import msgspec
 from envtorch.errors import (
     EnvTorchError,
     InvalidAction,
+    MessageTooLarge,
     NotAllowed,
     ProtocolError,
     SessionLost,
@@ -32,6 +33,7 @@ from envtorch.protocol.extended import (
     Open,
     control_data,
     error_reply,
+    read_envelope,
     read_frame,
     write_frame,
 )
@@ -44,7 +46,7 @@ from envtorch.server.sessions.batch_steps import Share, StepsTogether
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.remote_sessions import LivesElsewhere
 from envtorch.server.sessions.session import Session
-from envtorch.server.transport.connection import Line
+from envtorch.server.transport.connection import Backlog, Line
 from envtorch.settings import ServerMode
 
 __all__ = ["ExtendedConversation"]
@@ -53,8 +55,10 @@ SUPPORTS = ("cancel", "batch", "channels", "steps", "columns")
 TAKEN_OVER = 4000
 """The close code for a socket whose last session another socket has taken up."""
 
-MOST_PENDING = 4096
-"""How many requests of one socket may wait for their answers; then no more are read."""
+WAITING_LIMIT = 256
+"""How many requests of a socket may wait for their answers before no more are read."""
+WAITING_PER_CHANNEL = 4
+"""How many more may wait for each session on the socket."""
 NO_CHANNEL = -1
 """The channel of a message that is for several."""
 
@@ -65,9 +69,17 @@ class ExtendedConversation:
     """`envtorch.v1` on one socket, from its first frame to its last."""
 
     def __init__(
-        self, line: Line, format: Format, sessions: Sessions, rpc: RpcDoor, mode: ServerMode
+        self,
+        line: Line,
+        format: Format,
+        sessions: Sessions,
+        rpc: RpcDoor,
+        mode: ServerMode,
+        max_bytes: int,
     ) -> None:
         self._line = line
+        self._max_bytes = max_bytes
+        self._backlog = Backlog(line, requests=WAITING_LIMIT, size=max_bytes)
         self._format = format
         self._sessions = sessions
         self._rpc = rpc
@@ -76,7 +88,6 @@ class ExtendedConversation:
         self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
         self._batches: dict[int, list[tuple[int, Encoded]]] = {}
-        self._pending = 0
         self._will_flush = self._is_over = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -105,6 +116,9 @@ class ExtendedConversation:
 
     def take(self, frame: bytes) -> None:
         """Answer what can be answered at once, and start the rest."""
+        if len(frame) > self._max_bytes:
+            self._refuse(frame)
+            return
         try:
             batch = read_frame(frame, self._format)
         except EnvTorchError as error:
@@ -117,6 +131,12 @@ class ExtendedConversation:
             except EnvTorchError as error:
                 self._answer(message, error_reply(error, self._format))
         self._flush()
+
+    def _refuse(self, frame: bytes) -> None:
+        """Answer a frame that is too large, under its request's id where it is one request."""
+        asked = read_envelope(frame, self._format)
+        refusal = MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
+        self._answer(asked or Message("error"), error_reply(refusal, self._format))
 
     def _dispatch(self, message: Message) -> None:
         if message.id is None:
@@ -153,7 +173,7 @@ class ExtendedConversation:
             tell = partial(self._mcp_settled, message, asked)
         else:
             outcome = self._call(session, self._simulation_call(message), message, id, digest)
-        self._await(outcome, tell)
+        self._await(message, outcome, tell)
 
     def _call(self, session: Session, call: Call, message: Message, id: int, digest: int) -> Outcome:
         return self._context.run(
@@ -178,20 +198,17 @@ class ExtendedConversation:
             return Call.step(data, self._format, strict=True, keywords=keywords)
         return Call(message.type, data, self._format.name, strict=True)
 
-    def _await(self, outcome: Outcome, tell: Callable[[Outcome], None]) -> None:
+    def _await(self, message: Message, outcome: Outcome, tell: Callable[[Outcome], None]) -> None:
         """Answer with an outcome, now or when it is there. A socket with too many that wait is not read."""
         if outcome.is_settled:
             tell(outcome)
             return
-        self._pending += 1
-        if self._pending == MOST_PENDING:
-            self._line.pause()
-        outcome.then(partial(self._arrived, tell))
+        size = len(bytes(message.data))
+        self._backlog.add(size)
+        outcome.then(partial(self._arrived, size, tell))
 
-    def _arrived(self, tell: Callable[[Outcome], None], outcome: Outcome) -> None:
-        self._pending -= 1
-        if self._pending == MOST_PENDING - 1:
-            self._line.resume()
+    def _arrived(self, size: int, tell: Callable[[Outcome], None], outcome: Outcome) -> None:
+        self._backlog.remove(size)
         tell(outcome)
 
     def _steps(self, message: Message, id: int) -> None:
@@ -219,7 +236,7 @@ class ExtendedConversation:
                 acknowledged=message.ack,
                 timeout_s=message.timeout_s,
             )
-            self._await(outcome, partial(self._stepped, one))
+            self._await(one, outcome, partial(self._stepped, one))
 
     def _step_together(self, together: StepsTogether, asked: Steps, message: Message, id: int) -> None:
         outcomes = together.run(asked.ch, id, message.ack, self._format)
@@ -315,13 +332,14 @@ class ExtendedConversation:
         session.hold(self)
         self._far.held.pop(channel, None)
         self._channels[channel] = session
+        self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * len(self._channels)
         told = {
             "session_id": session.id,
             "token": session.token,
             "grace_s": session.unheld_s,
             "last_id": session.ledger.newest,
             "supports": self._supported(session),
-            "max_message_bytes": self._line.max_message_bytes,
+            "max_message_bytes": self._max_bytes,
         }
         return Reply("session", self._format.write(told), self._format)
 
@@ -427,5 +445,10 @@ class ExtendedConversation:
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = asyncio.get_running_loop().create_task(work, context=self._context)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._backlog.add(0)
+        task.add_done_callback(self._task_done)
         return task
+
+    def _task_done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        self._backlog.remove(0)
