@@ -48,8 +48,13 @@ class BaseConversation:
         """Answer a frame when those before it are answered."""
         if self._is_over or self._session is None:
             return
-        self._waiting.append(frame)
-        self._backlog.add(len(frame))
+        if self._is_busy or self._is_answering:
+            self._waiting.append(frame)
+            self._backlog.add(len(frame))
+            return
+        self._is_answering = True
+        self._answer_frame(self._session, frame)
+        self._is_answering = False
         self._answer_next(self._session)
 
     def _answer_next(self, session: Session) -> None:
@@ -59,15 +64,18 @@ class BaseConversation:
         self._is_answering = True
         while self._waiting and not (self._is_busy or self._is_over):
             frame = self._waiting.popleft()
+            self._answer_frame(session, frame)
             self._backlog.remove(len(frame))
-            self._is_busy = True
-            try:
-                if len(frame) > self._max_bytes:
-                    raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
-                self._context.run(self._answer, session, decode(frame))
-            except EnvTorchError as error:
-                self._replied(error_reply(error))
         self._is_answering = False
+
+    def _answer_frame(self, session: Session, frame: bytes) -> None:
+        self._is_busy = True
+        try:
+            if len(frame) > self._max_bytes:
+                raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
+            self._context.run(self._answer, session, decode(frame))
+        except EnvTorchError as error:
+            self._replied(error_reply(error))
 
     def _answer(self, session: Session, request: Request) -> None:
         if isinstance(request, Close):
