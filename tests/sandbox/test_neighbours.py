@@ -11,7 +11,7 @@ from tests.support import PATIENCE_S
 
 HOSTILE = """
 import gc, os, socket, stat
-from guest import wire
+from guest import guest_wire as wire
 gc.unfreeze()
 [interpreter] = [o for o in gc.get_objects() if type(o).__name__ == 'Interpreter']
 me = interpreter._current

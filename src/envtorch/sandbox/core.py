@@ -23,10 +23,10 @@ from .guest import tree
 from .guest.lockdown import top_mark
 from .monitor import Excess, Monitor, memory_limit, process_limit
 from .policy import Policy
-from .report import Report, judge
-from .spares import Shelf
+from .prebuilt import Prebuilt
+from .protections import Report, judge
 from .usage import Usage, measure
-from .zygotes import NOBODY, Zygote, estate
+from .zygotes import NOBODY, Zygote, owned_resources
 
 __all__ = ["INTERPRETER", "Core"]
 
@@ -61,7 +61,7 @@ class Core:
     doors: list[int] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     """What forks of ours are made from: descriptors of our files and of two of our namespaces."""
-    slots: "Shelf[Core]" = field(default_factory=Shelf)
+    next_fork: "Prebuilt[Core]" = field(default_factory=Prebuilt)
     """Walls for the next fork."""
     exits: dict[str, protocol.Control] = field(default_factory=dict)
     """How each job that ended did so, as the init saw it."""
@@ -101,7 +101,7 @@ class Core:
         data, far_data = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         control.setblocking(False)
         data.setblocking(False)
-        home = None if zygote.has_namespaces else estate().new_folder()
+        home = None if zygote.has_namespaces else owned_resources().new_folder()
         reader = protocol.FrameReader(policy.output_bytes)
         core = cls(policy, zygote, control, far_control, data, far_data, home, reader)
         _live.add(core)
@@ -132,7 +132,7 @@ class Core:
         `later` is for forks: nothing of theirs runs yet, and their interpreter will be born under the limits
         of its parent's group, so it is never without.
         """
-        groups = estate().groups
+        groups = owned_resources().groups
         policy = self.policy
         self.group = groups.create(
             memory_bytes=memory_limit(policy),
@@ -140,14 +140,14 @@ class Core:
         )
         process = self.host_process()
         if self.group is not None and process and later:
-            self.moves.append(estate().mover.submit(self.group.add, process))
+            self.moves.append(owned_resources().mover.submit(self.group.add, process))
         elif self.group is not None and process:
             self.group.add(process)
         for controller in ("memory", "pids"):
             why = groups.unavailable.get(controller)
             self.layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else "on"
         if groups.unavailable:
-            self.monitor = estate().monitor
+            self.monitor = owned_resources().monitor
             self.monitor.add(self)
 
     def begin_work(self) -> None:
@@ -185,7 +185,7 @@ class Core:
         for watch in watches:
             process = _process_behind(watch)
             if self.group is not None and process:
-                self.moves.append(estate().mover.submit(self.group.add, process))
+                self.moves.append(owned_resources().mover.submit(self.group.add, process))
             os.close(watch)
 
     def host_process(self) -> int | None:
@@ -198,12 +198,12 @@ class Core:
         if len(ids) >= 3 and self.parent is not None:
             self.generation = self.parent.generation + 1
             self.interpreter = process
-            self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
+            self.parent.tell({"op": "watch_fork", "pid": ids[-2]}, [self.far_control.fileno()])
             # Its own init need not know before it is asked for something: until then it sleeps.
             self.untold = {"op": "adopt", "pid": ids[-1], "generation": self.generation}
         self.far_control.close()
         if self.group is not None:
-            self.moves.append(estate().mover.submit(self.group.add, process))
+            self.moves.append(owned_resources().mover.submit(self.group.add, process))
 
     def close_doors(self) -> None:
         for door in self.doors:

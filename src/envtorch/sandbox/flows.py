@@ -12,8 +12,8 @@ from . import protocol
 from .core import Core
 from .driver import Block, Flow, Wait, drive
 from .policy import Policy
-from .spares import Shelf
-from .zygotes import estate, zygote_for
+from .prebuilt import Prebuilt
+from .zygotes import owned_resources, zygote_for
 
 __all__ = [
     "await_event",
@@ -43,32 +43,32 @@ def open_sandbox(policy: Policy, *, home: int | None = None) -> Flow[Core]:
     """A sandbox with a fresh interpreter; its files are a copy of those below `home`, if given."""
     if home is not None:
         return (yield from _build(policy, home))
-    shelf = _shelf(policy)
-    core = yield from shelf.take()
+    prebuilt = _prebuilt_for(policy)
+    core = yield from prebuilt.take()
     if core is not None and core.is_gone():  # killed while it waited
         yield from close(core)
         core = None
     if core is None:
         core = yield from _build(policy, None)
-    shelf.order(estate().builder, lambda: drive(_build(policy, None)), least=_WORTH_A_SPARE)
+    prebuilt.order(owned_resources().builder, lambda: drive(_build(policy, None)), least=_WORTH_A_SPARE)
     return core
 
 
-_shelves: "dict[tuple[int, Policy], Shelf[Core]]" = {}
+_prebuilt: "dict[tuple[int, Policy], Prebuilt[Core]]" = {}
 
 
-def _shelf(policy: Policy) -> "Shelf[Core]":
+def _prebuilt_for(policy: Policy) -> "Prebuilt[Core]":
     """Where a spare sandbox of this policy waits."""
     key = os.getpid(), policy
-    if key not in _shelves:
-        shelf = _shelves.setdefault(key, Shelf())
-        estate().endings.append(lambda: drive(_clear(key, shelf)))
-    return _shelves[key]
+    if key not in _prebuilt:
+        prebuilt = _prebuilt.setdefault(key, Prebuilt())
+        owned_resources().endings.append(lambda: drive(_clear(key, prebuilt)))
+    return _prebuilt[key]
 
 
-def _clear(key: tuple[int, Policy], shelf: "Shelf[Core]") -> Flow[None]:
-    _shelves.pop(key, None)
-    spare = yield from shelf.close()
+def _clear(key: tuple[int, Policy], prebuilt: "Prebuilt[Core]") -> Flow[None]:
+    _prebuilt.pop(key, None)
+    spare = yield from prebuilt.close()
     if spare is not None:
         yield from close(spare)
 
@@ -208,7 +208,7 @@ def close(core: Core) -> Flow[None]:
         return
     core.require_own_process()
     core.closed = True
-    spare = yield from core.slots.close()
+    spare = yield from core.next_fork.close()
     if spare is not None:
         yield from _end(spare)
     if core.offspring:

@@ -18,7 +18,7 @@ from envtorch.errors import OutOfResources, SessionLost, TimedOut
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait
 from .flows import close
-from .forking import copy_files
+from .fork_flows import copy_files
 from .results import Completed, FileInfo, Outcome
 
 __all__ = ["execute", "list_files", "read_file", "write_file"]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from . import flows, forking, grading, operating, running, sharing
+from . import flows, fork_flows, grading, operating, running, sharing
 from .core import Core
 from .driver import Flow, T, drive
 from .policy import Policy
-from .report import Report
+from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
 from .submission import READ_LIMIT, SPOILED, Submission, freeze, thaw
 
@@ -112,7 +112,7 @@ class Sandbox:
         An exposed function may fork the sandbox that called it: the copies stand where the call was made,
         with its arguments in their memory, and do not go on from there. They wait for what to run.
         """
-        flow = forking.fork(self._core, count)
+        flow = fork_flows.fork(self._core, count)
         made = drive(flow) if self._core.calling else self._drive(flow)
         return [Sandbox._around(core) for core in made]
 
@@ -122,7 +122,7 @@ class Sandbox:
 
     def copy(self) -> "Sandbox":
         """A sandbox with a fresh interpreter and a copy of our files."""
-        return Sandbox._around(self._drive(forking.copy_files(self._core)))
+        return Sandbox._around(self._drive(fork_flows.copy_files(self._core)))
 
     def grade(
         self,

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from envtorch.errors import SessionLost
 
-from . import flows, forking, grading, operating, running, sharing
+from . import flows, fork_flows, grading, operating, running, sharing
 from .core import Core
 from .driver import Flow, T, drive_async
 from .policy import Policy
-from .report import Report
+from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
 from .submission import READ_LIMIT, SPOILED, AsyncSubmission, Frozen, freeze, thaw
 
@@ -122,7 +122,7 @@ class AsyncSandbox:
 
         From within an exposed function too: see `Sandbox.fork`.
         """
-        flow = forking.fork(self._core, count)
+        flow = fork_flows.fork(self._core, count)
         made = await (drive_async(flow) if self._core.calling else self._drive(flow))
         return [AsyncSandbox._around(core) for core in made]
 
@@ -132,7 +132,7 @@ class AsyncSandbox:
 
     async def copy(self) -> "AsyncSandbox":
         """A sandbox with a fresh interpreter and a copy of our files."""
-        return AsyncSandbox._around(await self._drive(forking.copy_files(self._core)))
+        return AsyncSandbox._around(await self._drive(fork_flows.copy_files(self._core)))
 
     async def grade(
         self,

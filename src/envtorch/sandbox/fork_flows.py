@@ -13,7 +13,7 @@ from .driver import Block, Flow, Wait, drive
 from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox
 from .policy import Policy
 from .running import speak
-from .zygotes import estate, zygote_for
+from .zygotes import owned_resources, zygote_for
 
 __all__ = ["copy_files", "fork"]
 
@@ -51,7 +51,7 @@ def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
     made: list[Core] = []
     seeds = yield from _seeds(core)
     try:
-        spare = yield from core.slots.take()
+        spare = yield from core.next_fork.take()
         while len(made) < count:
             batch = [spare] if spare is not None and not spare.is_gone() else []
             spare = None
@@ -64,7 +64,7 @@ def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
         for slot in made:
             yield from close(slot)
         raise
-    core.slots.order(estate().builder, lambda: drive(_build_slots(core.policy, seeds, 1))[0])
+    core.next_fork.order(owned_resources().builder, lambda: drive(_build_slots(core.policy, seeds, 1))[0])
     return made
 
 
