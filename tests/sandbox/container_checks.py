@@ -22,7 +22,7 @@ import os, sys, time
 from envtorch.sandbox import Policy, Sandbox, zygotes
 sandbox = Sandbox(Policy(namespaces=False))
 sandbox.run("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time\\n    time.sleep(1000)")
-print(zygotes.owned_resources().folder, sandbox._core.host_process(), flush=True)
+print(zygotes.owned_resources().folder, sandbox._core.handle.host_process(), flush=True)
 sys.stdin.read()
 """
 

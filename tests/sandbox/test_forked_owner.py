@@ -147,7 +147,7 @@ OUTLIVED = """
 import os, sys, time
 from envtorch.sandbox import Sandbox
 sandbox = Sandbox()
-print(sandbox._core.host_process(), sandbox._core.zygote.supervisor.pid, flush=True)
+print(sandbox._core.handle.host_process(), sandbox._core.zygote.supervisor.pid, flush=True)
 if os.fork() == 0:
     os.close(1)
     sys.stdin.read()

@@ -41,7 +41,7 @@ def test_closing_ends_daemons_and_gives_descriptors_back(policy: Policy) -> None
             sandbox.run(
                 "import os\nif os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(1000)"
             )
-            watch = os.dup(sandbox._core.watch or -1)
+            watch = os.dup(sandbox._core.handle.watch or -1)
         assert _eventually(functools.partial(_ended, watch))
         os.close(watch)
     assert _open_descriptors() == before
@@ -143,8 +143,8 @@ def test_random_kills_under_load_harm_nobody_else(policy: Policy) -> None:
                 os.kill(zygote.supervisor.pid, signal.SIGKILL)
                 assert victim.run("1").json() == 1
             elif what == "init":
-                victim._core.kill()
-                assert _eventually(victim._core.is_gone)
+                victim._core.handle.kill()
+                assert _eventually(victim._core.handle.is_gone)
                 assert not victim.run("1").alive
             else:
                 assert not victim.run("import os; os.kill(os.getpid(), 9); import time; time.sleep(5)").alive
@@ -165,7 +165,7 @@ for sandbox in made:
 made += made[0].fork(2) if made[0].report().protects("fork") else []
 groups = sorted({str(folder) for folder in zygotes.owned_resources().groups.folders.values()})
 zygote = made[0]._core.zygote
-inits = [sandbox._core.host_process() for sandbox in made]
+inits = [sandbox._core.handle.host_process() for sandbox in made]
 processes = [zygote.process, zygote.supervisor.pid, *inits]
 print(json.dumps({"groups": groups, "processes": processes}), flush=True)
 if sys.argv[2] == "exit":

@@ -88,8 +88,8 @@ def test_a_spare_that_was_killed_is_not_handed_out(own: Policy) -> None:
         spare = _prebuilt_for(own)._waiting
         assert spare is not None
         waiting = spare.result(PATIENCE_S)
-        waiting.kill()
-        eventually(waiting.is_gone, "the spare is gone")
+        waiting.handle.kill()
+        eventually(waiting.handle.is_gone, "the spare is gone")
         with Sandbox(own) as third:
             assert third.run("2 + 2").json() == 4
         assert waiting.closed
@@ -97,7 +97,7 @@ def test_a_spare_that_was_killed_is_not_handed_out(own: Policy) -> None:
 
 def test_a_fork_into_waiting_walls_has_the_files_of_its_moment(forkable: Sandbox) -> None:
     forkable.fork()[0].close()
-    assert forkable._core.next_fork._waiting is not None
+    assert forkable._core.lineage.next_fork._waiting is not None
     forkable.run("import os; open('late', 'w').write('now'); os.chmod('late', 0)")
     forkable.run("os.mkdir('closed'); open('closed/in', 'w').write('x'); os.chmod('closed', 0)")
     with forkable.fork()[0] as fork:
@@ -108,10 +108,10 @@ def test_a_fork_into_waiting_walls_has_the_files_of_its_moment(forkable: Sandbox
 
 def test_walls_nobody_moved_into_end_with_the_sandbox(forkable: Sandbox) -> None:
     forkable.fork()[0].close()
-    spare = forkable._core.next_fork._waiting
+    spare = forkable._core.lineage.next_fork._waiting
     assert spare is not None
     slot = spare.result(PATIENCE_S)
-    process = slot.host_process()
+    process = slot.handle.host_process()
     assert os.path.exists(f"/proc/{process}")
     forkable.close()
     assert slot.closed
@@ -128,7 +128,7 @@ made = [Sandbox() for _ in range(3)]
 if made[0].report().protects("fork"):
     made[0].fork()[0].close()
 spare = _prebuilt_for(made[0].policy)._waiting.result(60)
-print(spare.host_process(), *{str(folder) for folder in owned_resources().groups.folders.values()})
+print(spare.handle.host_process(), *{str(folder) for folder in owned_resources().groups.folders.values()})
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True

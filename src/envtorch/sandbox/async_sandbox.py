@@ -15,6 +15,7 @@ from .driver import Flow, T, drive_async
 from .policy import Policy
 from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
+from .sandbox_phases import SandboxPhase
 from .submission import READ_LIMIT, SPOILED, AsyncSubmission, Frozen, freeze, thaw
 
 __all__ = ["AsyncSandbox"]
@@ -115,7 +116,7 @@ class AsyncSandbox:
         """Stop the code that runs now, as Ctrl-C would; its state is kept."""
         self._core.require_own_process()
         self._core.interrupted = True
-        self._core.signal(2)
+        self._core.handle.signal(2)
 
     async def fork(self, count: int = 1) -> list["AsyncSandbox"]:
         """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life.
@@ -123,7 +124,7 @@ class AsyncSandbox:
         From within an exposed function too: see `Sandbox.fork`.
         """
         flow = fork_flows.fork(self._core, count)
-        made = await (drive_async(flow) if self._core.calling else self._drive(flow))
+        made = await (drive_async(flow) if self._core.phase is SandboxPhase.CALLING else self._drive(flow))
         return [AsyncSandbox._around(core) for core in made]
 
     async def share(self, name: str, text: sharing.SharedText) -> None:

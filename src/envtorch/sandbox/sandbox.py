@@ -13,6 +13,7 @@ from .driver import Flow, T, drive
 from .policy import Policy
 from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
+from .sandbox_phases import SandboxPhase
 from .submission import READ_LIMIT, SPOILED, Submission, freeze, thaw
 
 __all__ = ["Sandbox"]
@@ -104,7 +105,7 @@ class Sandbox:
         """Stop the code that runs now, as Ctrl-C would; its state is kept."""
         self._core.require_own_process()
         self._core.interrupted = True
-        self._core.signal(2)
+        self._core.handle.signal(2)
 
     def fork(self, count: int = 1) -> list["Sandbox"]:
         """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life.
@@ -113,7 +114,7 @@ class Sandbox:
         with its arguments in their memory, and do not go on from there. They wait for what to run.
         """
         flow = fork_flows.fork(self._core, count)
-        made = drive(flow) if self._core.calling else self._drive(flow)
+        made = drive(flow) if self._core.phase is SandboxPhase.CALLING else self._drive(flow)
         return [Sandbox._around(core) for core in made]
 
     def share(self, name: str, text: sharing.SharedText) -> None:

@@ -218,8 +218,8 @@ def _mount_private(plan: SandboxPlan) -> str:
 def _await_adoption(control: "socket.SocketType", doors: Sequence[int]) -> int:
     """Give the doors of our walls away, and wait until there is something to adopt: answers with its home.
 
-    The owner also gets our end of the control socket back, for the init that will be the parent of the interpreter. It
-    must not keep it from the start: then it would never hear of our end.
+    The owner also gets our end of the control socket, for the init that is to be the interpreter's parent.
+    It must not keep it from the start: then it would never hear of our end.
     """
     wire.send_packet(control, {"event": "ready"}, [*doors, control.fileno()])
     for door in doors:
