@@ -10,9 +10,10 @@ from typing import Any
 
 from envtorch.env import Transform
 from envtorch.envs.coding_env.models import CodeObservation
+from envtorch.errors import ConfigurationError
 from envtorch.transforms import CompositeTransform
 
-__all__ = ["CODE_KEY", "PARSED_KEY", "CodeQuality", "CodeSafety", "safe_coding_transform"]
+__all__ = ["CODE_KEY", "PARSED_KEY", "CodeQuality", "CodeSafety", "safe_coding_transform", "transform_named"]
 
 CODE_KEY = "last_code"
 """Where an observation's metadata holds the code that was run."""
@@ -59,8 +60,15 @@ class CodeQuality(Transform[CodeObservation]):
 
 
 def safe_coding_transform() -> CompositeTransform[CodeObservation]:
-    """Safety first, then quality."""
+    """OpenEnv's rewards: safety first, then quality."""
     return CompositeTransform([CodeSafety(), CodeQuality()])
+
+
+def transform_named(name: str) -> CompositeTransform[CodeObservation]:
+    """The transform of that name. Raises `ConfigurationError` when there is none."""
+    if name != "openenv":
+        raise ConfigurationError(f"there is no transform {name!r}: it is 'openenv', or a Transform of yours")
+    return safe_coding_transform()
 
 
 def _with(observation: CodeObservation, reward: float, facts: Mapping[str, Any]) -> CodeObservation:
