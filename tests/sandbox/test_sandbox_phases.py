@@ -41,7 +41,7 @@ def test_a_sandbox_passes_through_its_phases(sandbox: Sandbox) -> None:
     ]
 
 
-def test_a_cancelled_run_is_stopping_until_the_next_request(policy: Policy) -> None:
+def test_a_cancelled_run_is_settled_before_the_next_request(policy: Policy) -> None:
     async def main() -> list[SandboxPhase]:
         async with AsyncSandbox(policy) as sandbox:
             begun = asyncio.Event()
@@ -60,4 +60,4 @@ def test_a_cancelled_run_is_stopping_until_the_next_request(policy: Policy) -> N
             assert (await sandbox.run("x")).json() == 1
             return [*seen, sandbox._core.phase]
 
-    assert asyncio.run(main()) == [SandboxPhase.STOPPING, SandboxPhase.READY]
+    assert asyncio.run(main()) == [SandboxPhase.SETTLING, SandboxPhase.READY]

@@ -184,6 +184,7 @@ class Core:
             self.interpreter = process
             parent.handle.tell({"op": "watch_fork", "pid": ids[-2]}, [handle.far_control.fileno()])
             handle.tell({"op": "adopt", "pid": ids[-1], "generation": self.lineage.generation})
+            self.move(SandboxPhase.SETTLING)
         handle.far_control.close()
         if self.group is not None:
             self.moves.append(owned_resources().mover.submit(self.group.add, process))

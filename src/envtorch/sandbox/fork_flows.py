@@ -10,7 +10,7 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResource
 from . import protocol
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait, drive
-from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox, order
+from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox
 from .policy import Policy
 from .running import speak
 from .zygotes import owned_resources, zygote_for
@@ -141,8 +141,6 @@ def _enter_all(
         if said.error is not None:
             raise OutOfResources(f"the interpreter could not fork: {said.error}")
         slot.adopt((yield from _await_hello(slot, identifier, timeout_s)))
-    for slot in slots:
-        yield from order(slot, "ping", "pong")  # it has taken the interpreter in, and given it its limits
 
 
 def _send_out(core: Core, slot: Core) -> str:

@@ -116,8 +116,8 @@ class Talk:
         """The answer of the expected type; None when there will be none, and `why` says the reason."""
         self._out = request
         core = self._core
-        if core.phase is SandboxPhase.STOPPING:
-            # The signal that stopped an earlier request goes through the init: it must not arrive now.
+        if core.phase is SandboxPhase.SETTLING:
+            # The init answers in order: then a signal that stopped an earlier request has been sent.
             yield from order(core, "ping", "pong")
             core.move(SandboxPhase.READY)
         before = core.phase  # a sandbox that calls its owner may be forked meanwhile
@@ -136,7 +136,7 @@ class Talk:
             # Whoever waited has been cancelled: stop the code, and never send the rest of half a frame.
             self._core.handle.signal(signal.SIGINT)
             if not (core.lost or core.closed):
-                core.move(SandboxPhase.STOPPING)
+                core.move(SandboxPhase.SETTLING)
             if self._out:
                 self._core.lose("a request was cut short")
             raise

@@ -15,8 +15,9 @@ class SandboxPhase(enum.Enum):
     """Its interpreter works on a request."""
     CALLING = "calling"
     """The code inside waits for a function of the owner's: it may be forked now."""
-    STOPPING = "stopping"
-    """The request was cancelled: the signal that stops the code may still be on its way."""
+    SETTLING = "settling"
+    """Its init has something to finish before the next request: to send the signal that stops a cancelled
+    one, or to take in a forked interpreter."""
     LOST = "lost"
     """Its interpreter is gone. Files can still be read."""
     CLOSED = "closed"
@@ -24,10 +25,10 @@ class SandboxPhase(enum.Enum):
 
 _P = SandboxPhase
 MOVES: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
-    _P.READY: frozenset({_P.BUSY, _P.LOST, _P.CLOSED}),
-    _P.BUSY: frozenset({_P.READY, _P.CALLING, _P.STOPPING, _P.LOST, _P.CLOSED}),
-    _P.CALLING: frozenset({_P.BUSY, _P.STOPPING, _P.LOST, _P.CLOSED}),
-    _P.STOPPING: frozenset({_P.READY, _P.LOST, _P.CLOSED}),
+    _P.READY: frozenset({_P.BUSY, _P.SETTLING, _P.LOST, _P.CLOSED}),
+    _P.BUSY: frozenset({_P.READY, _P.CALLING, _P.SETTLING, _P.LOST, _P.CLOSED}),
+    _P.CALLING: frozenset({_P.BUSY, _P.SETTLING, _P.LOST, _P.CLOSED}),
+    _P.SETTLING: frozenset({_P.READY, _P.LOST, _P.CLOSED}),
     _P.LOST: frozenset({_P.CLOSED}),
     _P.CLOSED: frozenset(),
 }
