@@ -429,7 +429,7 @@ def _read(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid(error.errors(include_url=False, include_context=False)) from None
+        raise _invalid(error.errors(include_url=False)) from None
 
 
 def _read_step(body: bytes) -> tuple[bytes, StepOptions]:
