@@ -10,6 +10,7 @@ from typing import Self
 from envtorch.errors import ConfigurationError
 
 __all__ = [
+    "MAX_MESSAGE_BYTES",
     "REPLSettings",
     "ServerMode",
     "Settings",
@@ -31,6 +32,9 @@ NEUTRAL = frozenset(
     }
 )  # fmt: skip
 """What a program needs to run at all. Tokens and keys are not among it."""
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""The largest HTTP body or WebSocket message that a server reads unless it is configured otherwise."""
 
 
 class ServerMode(enum.StrEnum):
@@ -67,7 +71,16 @@ class Settings:
     """`ENVTORCH_TOKEN_FILE`: tokens that may change while the server runs."""
 
     allowed_origins: frozenset[str] = frozenset()
-    """`ENVTORCH_ORIGINS`: web pages from elsewhere that may open a WebSocket, separated by commas."""
+    """`ENVTORCH_ORIGINS`: other sites whose pages may send requests, separated by commas; `*` for all."""
+
+    allowed_hosts: frozenset[str] = frozenset()
+    """`ENVTORCH_HOSTS`: host names under which the server may be addressed, separated by commas; `*` for all.
+
+    Left out, a server that listens on a loopback address and has no token accepts local names only.
+    """
+
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    """`ENVTORCH_MAX_MESSAGE_BYTES`: the largest HTTP body or WebSocket message that the server reads."""
 
     tracing: bool = False
     """`ENVTORCH_TRACING`: true, 1 or yes; spans for OpenTelemetry."""
@@ -91,7 +104,9 @@ class Settings:
             mode=ServerMode.of(read.get("ENVTORCH_MODE") or read.get("OPENENV_MODE") or "simulation"),
             token=read.get("ENVTORCH_TOKEN") or None,
             token_file=Path(path) if (path := read.get("ENVTORCH_TOKEN_FILE")) else None,
-            allowed_origins=frozenset(filter(None, read.get("ENVTORCH_ORIGINS", "").split(","))),
+            allowed_origins=_names_in(read, "ENVTORCH_ORIGINS"),
+            allowed_hosts=_names_in(read, "ENVTORCH_HOSTS"),
+            max_message_bytes=_positive(read, "ENVTORCH_MAX_MESSAGE_BYTES", MAX_MESSAGE_BYTES),
             web_interface=_is_on(read, "ENABLE_WEB_INTERFACE"),
             tracing=_is_on(read, "ENVTORCH_TRACING"),
             trust_remote_code=_is_on(read, "OPENENV_TRUST_REMOTE_CODE"),
@@ -153,6 +168,19 @@ def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:
         return ServerMode.of(environ.get(name) or "simulation")
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error.message}") from None
+
+
+def _names_in(environ: Mapping[str, str], name: str) -> frozenset[str]:
+    return frozenset(filter(None, (part.strip() for part in environ.get(name, "").split(","))))
+
+
+def _positive(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text) > 0):
+        raise ConfigurationError(f"{name} must be a whole number of 1 or more, not {text!r}")
+    return int(text)
 
 
 def _is_on(environ: Mapping[str, str], name: str) -> bool:

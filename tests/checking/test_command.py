@@ -36,3 +36,51 @@ def test_what_is_not_there() -> None:
     done = run("nothing_of_the_kind")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+RAISES_IN_STEP = """
+from envtorch import Action, Environment, Observation, State
+
+class Move(Action):
+    by: int = 1
+
+class Seen(Observation):
+    at: int = 0
+
+class Game(Environment[Move, Seen, State]):
+    def reset(self, seed: int | None = None) -> Seen:
+        return Seen()
+
+    def step(self, action: Move) -> Seen:
+        return self._half(action.by)
+
+    def _half(self, by: int) -> Seen:
+        return Seen(at=1 // (by - by))
+
+    @property
+    def state(self) -> State:
+        return State()
+"""
+
+
+def test_the_authors_traceback_is_shown_and_nothing_is_ok_that_did_not_run(tmp_path: Path) -> None:
+    (tmp_path / "halves.py").write_text(RAISES_IN_STEP)
+    command = [*ENVTORCH, "check", "halves.py:Game"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "ZeroDivisionError" in done.stdout
+    assert "(halves.py, line 18)" in " ".join(done.stdout.split())
+    frames = [line.split('"')[1] for line in done.stdout.splitlines() if line.strip().startswith("File ")]
+    assert [Path(frame).name for frame in frames] == ["halves.py", "halves.py"]
+    assert "\nOK " not in done.stdout
+    (unrun,) = [line for line in done.stdout.splitlines() if line.startswith("NOT RUN")]
+    assert "determinism" in unrun
+    assert unrun.endswith(": the environment does not run")
+
+
+def test_a_check_that_has_nothing_to_examine_is_not_ok() -> None:
+    done = run("tests.cli.environments:OneMan", "--json")
+    told = json.loads(done.stdout)
+    assert told["not_run"]["threads"] == "SUPPORTS_CONCURRENT_SESSIONS is False"
+    assert told["not_run"]["together"] == "there is no step_many"
+    assert not {"threads", "together"} & set(told["checks"])

@@ -50,7 +50,7 @@ BAD_FRAMES: dict[str, Any] = {
     "unknown field of the action": ('{"type":"step","data":{"do":"x","how":"fast"}}', "VALIDATION_ERROR"),
     "wrong type": ('{"type":"step","data":{"do":[1]}}', "VALIDATION_ERROR"),
     "a validator raising ValueError": ('{"type":"step","data":{"do":"illegal"}}', "VALIDATION_ERROR"),
-    "50 MB": ('{"type":"step","data":{"do":{"x":"' + "y" * 50_000_000 + '"}}}', "VALIDATION_ERROR"),
+    "50 MB": ('{"type":"step","data":{"do":{"x":"' + "y" * 50_000_000 + '"}}}', "MESSAGE_TOO_LARGE"),
 }
 
 

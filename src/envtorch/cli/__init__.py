@@ -1,13 +1,16 @@
 """The command line. One file per command; this one only puts them together."""
 
+from typing import Annotated
+
 import typer
 
+from envtorch import __version__
 from envtorch.cli.bench import bench
 from envtorch.cli.build import build
 from envtorch.cli.check import check
 from envtorch.cli.demo import demo
 from envtorch.cli.doctor import doctor
-from envtorch.cli.exits import Commands
+from envtorch.cli.exits import Commands, Exit
 from envtorch.cli.k8s import k8s
 from envtorch.cli.mcp import mcp
 from envtorch.cli.new import new
@@ -33,12 +36,31 @@ main = typer.Typer(
     name="envtorch",
     cls=Commands,
     help="Isolated execution environments for agentic RL.",
-    epilog="Exit codes: 0 well, 1 found wanting, 2 misused, 3 unreachable, 4 an extra is missing.",
+    epilog="Exit codes: 0 success, 1 the environment or machine is at fault, 2 the command line is at fault, "
+    "3 unreachable, 4 an extra is missing.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"envtorch {__version__}")
+        raise typer.Exit(Exit.OK)
+
+
+@main.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Isolated execution environments for agentic RL."""
+
+
 main.command(rich_help_panel=WRITE)(new)
 main.command(rich_help_panel=WRITE)(check)
 main.command(rich_help_panel=USE)(serve)

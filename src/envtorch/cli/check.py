@@ -1,4 +1,4 @@
-"""`envtorch check`: whether an environment keeps its promises."""
+"""`envtorch check`: whether an environment works in every way a trainer uses it."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def check(
     seed: Annotated[int, typer.Option(help="The seed of the episodes.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Play an environment every way a trainer would, and say what is not right."""
+    """Play an environment in every way a trainer would, and report what is wrong."""
     given = _actions_in(actions) if actions is not None else None
     if is_url(target):
         from envtorch.cli.check_server import check_server
@@ -41,16 +41,16 @@ def check(
 
 
 def _check_target(target: str, actions: list[dict[str, Any]] | None, seed: int) -> "Report":
-    from envtorch.compat.loader import load_app
     from envtorch.server import HTTPEnvServer
+    from envtorch.targets import load_app
     from envtorch.testing import check_env
 
     app = load_app(target)
     server: HTTPEnvServer | None = getattr(getattr(app, "state", None), "env_server", None)
     if server is None:
         raise ConfigurationError(
-            f"{target} was not made by create_app, so its environment cannot be had: "
-            "name the environment itself, as module:Environment"
+            f"{target} was not made by create_app, so its environment cannot be built alone",
+            next_step="name the environment itself, as module:Environment, or serve it and check its URL",
         )
     spec = server.spec
     return check_env(server.sessions.factory.make, spec.action, spec.observation, actions=actions, seed=seed)
@@ -68,7 +68,13 @@ def _actions_in(path: Path) -> list[dict[str, Any]]:
 
 def _told(report: "Report") -> dict[str, Any]:
     findings = [
-        {"check": f.check, "severity": f.severity.value, "message": f.message, "advice": f.advice}
+        {
+            "check": f.check,
+            "severity": f.severity.value,
+            "message": f.message,
+            "advice": f.advice,
+            "traceback": f.traceback,
+        }
         for f in report.findings
     ]
     return {
@@ -76,4 +82,6 @@ def _told(report: "Report") -> dict[str, Any]:
         "ok": report.ok,
         "checks": list(report.checks),
         "findings": findings,
+        "not_run": dict(report.not_run),
+        "notes": list(report.notes),
     }

@@ -1,4 +1,4 @@
-"""Whether a server that runs keeps an environment's promises, as far as that can be seen from outside."""
+"""`envtorch check URL`: what can be checked of a running server from outside."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from envtorch.client.sync import GenericEnvClient
 from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, Unsupported
 from envtorch.recording.compare import Comparison
 from envtorch.settings import Settings
-from envtorch.testing.report import Finding, Report, Severity
+from envtorch.testing.report import Finding, NotRun, Report, Severity
 from envtorch.testing.sampling import sample
 
 __all__ = ["check_server"]
@@ -29,6 +29,19 @@ class ServerCheck:
         self.token = Settings.from_environ().token
         self.schema: dict[str, Any] = {}
         self._actions = actions
+        self.can_reset = True
+        self.can_step = True
+
+    def require_reset(self) -> None:
+        """Raise `NotRun` where no episode could be begun."""
+        if not self.can_reset:
+            raise NotRun("no episode could be begun")
+
+    def require_step(self) -> None:
+        """Raise `NotRun` where no step succeeded."""
+        self.require_reset()
+        if not self.can_step:
+            raise NotRun("no step succeeded")
 
     @property
     def actions(self) -> Sequence[Mapping[str, Any]]:
@@ -73,9 +86,14 @@ def check_server(url: str, *, actions: Sequence[Mapping[str, Any]] | None, seed:
         fork,
     )
     findings: list[Finding] = []
+    not_run: dict[str, str] = {}
     for check in checks:
-        findings += check(subject)
-    return Report(url, tuple(check.__name__ for check in checks), tuple(findings))
+        try:
+            findings += check(subject)
+        except NotRun as reason:
+            not_run[check.__name__] = str(reason)
+    ran = tuple(check.__name__ for check in checks if check.__name__ not in not_run)
+    return Report(url, ran, tuple(findings), not_run)
 
 
 def health(subject: ServerCheck) -> Iterator[Finding]:
@@ -98,13 +116,16 @@ def episodes(subject: ServerCheck) -> Iterator[Finding]:
     results = subject.played()
     failed = [result["error"] for result in results if "error" in result]
     if "error" in results[0]:
+        subject.can_reset = False
         yield Finding("episodes", f"reset failed: {results[0]['error']}", "see the server's log")
     elif failed and len(failed) == len(results) - 1:
+        subject.can_step = False
         advice = "if the actions that were made up are not valid, give --actions with some that are"
         yield Finding("episodes", f"every step failed: {failed[0]}", advice, Severity.WARNING)
 
 
 def determinism(subject: ServerCheck) -> Iterator[Finding]:
+    subject.require_step()
     then, now = subject.played(), subject.played()
     differences = list(Comparison().differences(then, now))
     if differences:
@@ -114,6 +135,7 @@ def determinism(subject: ServerCheck) -> Iterator[Finding]:
 
 
 def invalid_actions(subject: ServerCheck) -> Iterator[Finding]:
+    subject.require_reset()
     with subject.session() as client:
         _reset(client, subject.seed)
         try:
@@ -143,6 +165,7 @@ def http(subject: ServerCheck) -> Iterator[Finding]:
 
 
 def fork(subject: ServerCheck) -> Iterator[Finding]:
+    subject.require_reset()
     with subject.session() as client:
         _reset(client, subject.seed)
         try:

@@ -1,13 +1,17 @@
-"""`envtorch k8s render`: what would be made in a cluster, for `kubectl` or for review."""
+"""`envtorch k8s render`: the manifests that a cluster would be given, for `kubectl` or for review."""
 
 import json
+import re
 from typing import Annotated
 
 import typer
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import ConfigurationError
 
 __all__ = ["k8s"]
+
+IMAGE = re.compile(r"[a-z0-9](?:[\w.:/-]*[\w])?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
+"""The characters of an image reference, as container engines take them."""
 
 k8s = typer.Typer(name="k8s", help="Servers in a Kubernetes cluster.", no_args_is_help=True)
 
@@ -31,16 +35,21 @@ def render(
     from envtorch.providers.manifests import KubernetesOptions, server_name
     from envtorch.providers.manifests import render as manifests
 
-    try:
-        options = KubernetesOptions(
-            kind="deployment" if replicas > 1 else "pod",
-            replicas=replicas,
-            namespace=namespace,
-            memory=memory,
-            cpus=cpus,
-            read_only=read_only,
-        )
-        items = manifests(image, options, name=name or server_name(image), owner="kubectl")
-    except EnvTorchError as error:
-        raise typer.BadParameter(str(error)) from error
+    options = KubernetesOptions(
+        kind="deployment" if replicas > 1 else "pod",
+        replicas=replicas,
+        namespace=namespace,
+        memory=memory,
+        cpus=cpus,
+        read_only=read_only,
+    )
+    items = manifests(_image_in(image), options, name=name or server_name(image), owner="kubectl")
     typer.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
+
+
+def _image_in(text: str) -> str:
+    if not IMAGE.fullmatch(text):
+        raise ConfigurationError(
+            f"{text!r} is no name of an image", next_step="write it as in registry.example/my-env:1.0"
+        )
+    return text

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from envtorch.cli.serving import TARGET_HELP
-from envtorch.errors import EnvTorchError
+from envtorch.errors import ConfigurationError
 
 __all__ = ["mcp"]
 
@@ -14,13 +14,13 @@ def mcp(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)],
 ) -> None:
     """Serve an environment's tools over standard input and output, as MCP."""
-    from envtorch.compat.loader import load_app
     from envtorch.server.doors.mcp_stdio import is_served, serve_stdio
+    from envtorch.targets import load_app
 
-    try:
-        app = load_app(target)
-    except EnvTorchError as error:
-        raise typer.BadParameter(str(error), param_hint="TARGET") from error
+    app = load_app(target)
     if not is_served(app):
-        raise typer.BadParameter("this application was not made by create_app", param_hint="TARGET")
+        raise ConfigurationError(
+            f"{target} was not made by create_app, so its tools cannot be served",
+            next_step="name the environment itself, as module:Environment",
+        )
     serve_stdio(app.state.env_server)

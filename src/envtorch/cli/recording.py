@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from envtorch.cli.exits import Exit
+from envtorch.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from envtorch.recording import Episode, Moment, Recording
@@ -23,15 +27,34 @@ JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 @recording.command("list")
 def list_(path: FILE, as_json: JSON = False) -> None:
-    """List the episodes of a recording."""
-    from envtorch.recording import Recording, find_recordings
+    """List the episodes of a recording. Times are UTC; `from` is the episode and step it was forked at."""
+    from envtorch.recording import find_recordings
 
-    opened = [Recording.open(file) for file in find_recordings(path)]
+    opened, refused = _opened(find_recordings(path))
+    if not opened:
+        raise refused[0]
     if as_json:
         typer.echo(json.dumps([_summary(one, e) for one in opened for e in one.episodes], indent=2))
-        return
-    for one in opened:
-        _show_episodes(one, Console())
+    else:
+        for one in opened:
+            _show_episodes(one, Console())
+    for error in refused:
+        typer.echo(f"Left out: {error}", err=True)
+    if refused:
+        raise typer.Exit(Exit.FOUND_WANTING)
+
+
+def _opened(files: list[Path]) -> "tuple[list[Recording], list[ConfigurationError]]":
+    """The recordings among the files, and why the others are none."""
+    from envtorch.recording import Recording
+
+    opened, refused = [], []
+    for file in files:
+        try:
+            opened.append(Recording.open(file))
+        except ConfigurationError as error:
+            refused.append(error)
+    return opened, refused
 
 
 @recording.command()
@@ -62,7 +85,6 @@ def export(
     ] = None,
 ) -> None:
     """Write a recording as Parquet, which `datasets` loads; a server does so by itself when it stops."""
-    from envtorch.errors import ConfigurationError
     from envtorch.recording import find_recordings
     from envtorch.recording.parquet import export as write
 
@@ -76,32 +98,21 @@ def export(
 def _show_episodes(one: "Recording", console: Console) -> None:
     header = one.header
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
-    table = Table(title=f"{one.path.name}: {header.environment} ({versions})", title_justify="left")
-    for heading in (
-        "episode",
-        "session",
-        "from",
-        "began",
-        "seed",
-        "steps",
-        "return",
-        "seconds",
-        "errors",
-        "",
-    ):
-        table.add_column(heading, justify="left" if heading in ("from", "began", "") else "right")
+    console.print(f"[bold]{escape(one.path.name)}[/bold]: {escape(header.environment)} ({escape(versions)})")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("ep", "sess", "from", "began", "seed", "steps", "return", "secs", ""):
+        left = heading in ("from", "began", "")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for episode in one.episodes:
-        origin = "" if episode.parent is None else f"{episode.parent} at {episode.parent_step}"
         table.add_row(
             str(episode.number),
             str(episode.session),
-            origin,
-            f"{datetime.fromtimestamp(episode.started_at, UTC):%Y-%m-%d %H:%M:%S}",
+            "" if episode.parent is None else f"{episode.parent}@{episode.parent_step}",
+            f"{datetime.fromtimestamp(episode.started_at, UTC):%m-%d %H:%M:%S}",
             "" if episode.seed is None else str(episode.seed),
             str(episode.steps),
             f"{episode.total_reward:g}",
-            f"{episode.seconds:.3f}",
-            str(episode.errors or ""),
+            f"{episode.seconds:.2f}",
             _standing(episode),
         )
     console.print(table)
@@ -110,11 +121,12 @@ def _show_episodes(one: "Recording", console: Console) -> None:
 
 
 def _standing(episode: "Episode") -> str:
+    errors = f", [red]{episode.errors} failed[/red]" if episode.errors else ""
     if not episode.complete:
-        return "[red]has gaps[/red]"
+        return f"[red]has gaps[/red]{errors}"
     if episode.done:
-        return "[green]done[/green]"
-    return "ended" if episode.ended else "[yellow]cut short[/yellow]"
+        return f"[green]done[/green]{errors}"
+    return ("ended" if episode.ended else "[yellow]cut short[/yellow]") + errors
 
 
 def _show_moment(moment: "Moment", episode: "Episode", console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`envtorch serve`: an environment, served."""
+"""`envtorch serve`: serve an environment."""
 
 import socket
 from pathlib import Path
@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from envtorch.cli.author_logging import log_author_frames_only
 from envtorch.cli.serving import TARGET_HELP
-from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.errors import ConfigurationError
 from envtorch.settings import ask_for_web_page
 
 if TYPE_CHECKING:
     from envtorch.server import HTTPEnvServer
+    from envtorch.targets import Target
 
 __all__ = ["serve"]
 
-PRELUDES = ("envtorch.compat:activate",)
+PRELUDES = ("envtorch.compat:activate_for_serving",)
 """What a process of an environment calls first, so that OpenEnv's import names work there."""
 
 ADDRESS, SESSIONS, DEVELOP = "Address", "Sessions", "Development"
@@ -25,7 +27,8 @@ def serve(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)],
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="Port to listen on; 0 picks a free one.", rich_help_panel=ADDRESS)
+        int,
+        typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.", rich_help_panel=ADDRESS),
     ] = 8000,
     fd: Annotated[
         int | None,
@@ -68,7 +71,8 @@ def serve(
         typer.Option(help="Write every episode down, in this directory.", rich_help_panel=SESSIONS),
     ] = None,
     drain: Annotated[
-        float, typer.Option(help="Seconds that running calls have at SIGTERM.", rich_help_panel=SESSIONS)
+        float,
+        typer.Option(min=0.0, help="Seconds that running calls have at SIGTERM.", rich_help_panel=SESSIONS),
     ] = 30.0,
     reload: Annotated[
         bool,
@@ -76,6 +80,9 @@ def serve(
     ] = False,
 ) -> None:
     """Serve an environment over HTTP, WebSocket and MCP until interrupted."""
+    from envtorch.targets import find_target
+
+    found = find_target(target)
     if web:
         ask_for_web_page()
     if reload:
@@ -87,28 +94,34 @@ def serve(
             "--sessions": sessions,
             "--workers": workers,
             "--record": record,
-            "--drain": min(drain, 2.0),  # whoever edits does not want to wait
+            "--drain": min(drain, 2.0),  # a person who edits does not want to wait
         }
         serve_and_reload(target, _listener(host, port, fd), options)
         return
     if workers > 1:
         _serve_workers(
-            target, workers, _listener(host, port, fd), isolation, sessions, token_file, drain, record, web
+            found, workers, _listener(host, port, fd), isolation, sessions, token_file, drain, record, web
         )
         return
-    app = _application(target, isolation, sessions, record)
+    log_author_frames_only()
+    app = _application(found, isolation, sessions, record)
     listener = _listener(host, port, fd)
-    address, bound_port = listener.getsockname()[:2]
-    typer.echo(f"EnvTorch serves {target} on http://{address}:{bound_port} ({_places(web)})", err=True)
-    if record is not None:
-        typer.echo(f"Every episode is written to {record}", err=True)
+
+    def say() -> None:
+        address, bound_port = listener.getsockname()[:2]
+        typer.echo(
+            f"EnvTorch serves {found.description} on http://{address}:{bound_port} ({_places(web)})", err=True
+        )
+        if record is not None:
+            typer.echo(f"Every episode is recorded in {record}", err=True)
+
     from envtorch.server import serve as run
 
-    run(app, listener=listener, token_file=token_file, drain_s=drain)
+    run(app, listener=listener, token_file=token_file, drain_s=drain, on_ready=say)
 
 
 def _serve_workers(
-    target: str,
+    target: "Target",
     workers: int,
     listener: socket.socket,
     isolation: str | None,
@@ -123,62 +136,69 @@ def _serve_workers(
     address, port = listener.getsockname()[:2]
 
     def say(count: int) -> None:
-        served = f"EnvTorch serves {target} on http://{address}:{port}"
+        served = f"EnvTorch serves {target.description} on http://{address}:{port}"
         typer.echo(f"{served} with {count} worker{'s'[: count > 1]} ({_places(web)})", err=True)
 
-    try:
-        serve_workers(
-            target,
-            workers=workers,
-            listener=listener,
-            token_file=token_file,
-            drain_s=drain_s,
-            isolation=isolation,
-            sessions=sessions,
-            record=record,
-            preludes=PRELUDES,
-            loader="envtorch.compat.loader:load_app",
-            on_ready=say,
-        )
-    except EnvTorchError as error:
-        raise typer.BadParameter(str(error), param_hint="TARGET") from error
+    serve_workers(
+        target.name,
+        workers=workers,
+        listener=listener,
+        token_file=token_file,
+        drain_s=drain_s,
+        isolation=isolation,
+        sessions=sessions,
+        record=record,
+        preludes=PRELUDES,
+        loader="envtorch.targets:load_app",
+        on_ready=say,
+    )
 
 
 def _places(web: bool) -> str:
     return "the page at /web, docs at /docs" if web else "docs at /docs"
 
 
-def _application(target: str, isolation: str | None, sessions: int | None, record: Path | None) -> Any:
-    from envtorch.compat.loader import load_app
-
-    try:
-        app = load_app(target)
-        if isolation is not None:
-            _server_of(app, target, "isolated").isolate(isolation, preludes=PRELUDES)
-        if sessions is not None:
-            _server_of(app, target, "counted").make_room(sessions)
-        if record is not None:
-            _server_of(app, target, "recorded").record(record)
-    except EnvTorchError as error:
-        raise typer.BadParameter(str(error), param_hint="TARGET") from error
+def _application(target: "Target", isolation: str | None, sessions: int | None, record: Path | None) -> Any:
+    app = target.load()
+    if isolation is not None:
+        _server_of(app, target, "--isolation").isolate(isolation, preludes=PRELUDES)
+    if sessions is not None:
+        _server_of(app, target, "--sessions").make_room(sessions)
+    if record is not None:
+        _server_of(app, target, "--record").record(record)
     return app
 
 
-def _server_of(app: Any, target: str, what: str) -> "HTTPEnvServer":
+def _server_of(app: Any, target: "Target", option: str) -> "HTTPEnvServer":
     from envtorch.server import HTTPEnvServer
 
     server = getattr(getattr(app, "state", None), "env_server", None)
     if not isinstance(server, HTTPEnvServer):
-        raise ConfigurationError(f"{target} is no application of ours, so its sessions cannot be {what}")
+        raise ConfigurationError(
+            f"{target.name} was not made by create_app, so {option} has nothing to act on",
+            next_step=f"leave {option} out, or name the environment itself, as module:Environment",
+        )
     return server
 
 
 def _listener(host: str, port: int, fd: int | None) -> socket.socket:
     if fd is not None:
-        return socket.socket(fileno=fd)
+        try:
+            return socket.socket(fileno=fd)
+        except OSError as error:
+            raise ConfigurationError(
+                f"--fd {fd} is no open socket: {error.strerror}", next_step="use --port instead"
+            ) from error
     try:
+        socket.getaddrinfo(host, port)
         return socket.create_server((host, port), backlog=2048, reuse_port=False)
+    except socket.gaierror as error:
+        raise ConfigurationError(
+            f"--host {host!r} is no address that this machine knows",
+            next_step="use 127.0.0.1 for this machine only, or 0.0.0.0 for every network it is in",
+        ) from error
     except OSError as error:
-        raise typer.BadParameter(
-            f"cannot listen on {host}:{port} ({error.strerror}); try another --port, or --port 0"
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            next_step="choose another --port (0 picks a free one), or another --host",
         ) from error

@@ -45,7 +45,11 @@ def _directory_of(environment: str) -> Path:
     for directory in (Path(environment), bundled):
         if directory.is_dir():
             return directory.resolve()
-    raise ConfigurationError(f"{environment!r} is neither a directory nor a bundled environment")
+    names = ", ".join(sorted(path.parent.name for path in bundled.parent.glob("*/app.py")))
+    raise ConfigurationError(
+        f"{environment!r} is neither a directory nor a bundled environment",
+        next_step=f"name a directory, or one of: {names}",
+    )
 
 
 def dockerfile_for(own: str) -> str:

@@ -1,9 +1,11 @@
-"""`envtorch wheel`: the EnvTorch that is running, as something pip can install elsewhere."""
+"""`envtorch wheel`: a wheel of the EnvTorch that is running, which pip can install elsewhere."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from envtorch.errors import ConfigurationError
 
 __all__ = ["wheel"]
 
@@ -14,7 +16,12 @@ def wheel(
     """Write a wheel of this EnvTorch, for a machine or an image without an index; prints its path."""
     from envtorch.providers.packaging import make_wheel, wheel_name
 
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / wheel_name()
-    path.write_bytes(make_wheel())
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(make_wheel())
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be written: {error.strerror}", next_step="name a directory that you may write to"
+        ) from error
     typer.echo(str(path))

@@ -26,9 +26,9 @@ def app_candidates(manifest: Mapping[str, str]) -> list[str]:
 
 
 def _as_module(app: str) -> str | None:
-    """`server/app.py` and `server.app` are understood as `server.app:app`."""
+    """`server/app.py`, `src/server/app.py` and `server.app` are understood as `server.app:app`."""
     module, _, attribute = app.partition(":")
-    module = module.removesuffix(".py").replace("/", ".").strip(". ")
+    module = module.removesuffix(".py").replace("/", ".").strip(". ").removeprefix("src.")
     if not re.fullmatch(r"\w+(\.\w+)*", module) or not re.fullmatch(r"\w*", attribute):
         return None
     return f"{module}:{attribute or 'app'}"

@@ -40,6 +40,7 @@ __all__ = [
     "control_data",
     "error_reply",
     "read_answers",
+    "read_envelope",
     "read_frame",
     "simulation_request",
     "write_frame",
@@ -103,6 +104,7 @@ _readers: dict[str, dict[Any, Any]] = {
     format.name: {kind: format.reader(kind) for kind in _KINDS} for format in FORMATS.values()
 }
 _frame_readers = {format.name: format.reader(list[Message] | Message).decode for format in FORMATS.values()}
+_envelope_readers = {format.name: format.reader(Message).decode for format in FORMATS.values()}
 
 
 def read_frame(frame: bytes, format: Format) -> Sequence[Message]:
@@ -112,6 +114,15 @@ def read_frame(frame: bytes, format: Format) -> Sequence[Message]:
     except READ_ERRORS as error:
         raise InvalidJSON(f"Invalid message: {error}") from None
     return found if type(found) is list else [found]
+
+
+def read_envelope(frame: bytes, format: Format) -> Message | None:
+    """The one message in a frame, without reading its data; None for a batch, or no message at all."""
+    try:
+        found: Message = _envelope_readers[format.name](frame)
+    except READ_ERRORS:
+        return None
+    return found
 
 
 def write_frame(batch: Sequence[Message], format: Format) -> bytes:

@@ -69,7 +69,11 @@ def find_environment(environment: str) -> Path:
     for directory in (Path(environment), bundled):
         if any((directory / name).is_file() for name in ("Dockerfile", "server/Dockerfile")):
             return directory.resolve()
-    raise ConfigurationError(f"{environment!r} is no environment with a Dockerfile, here or in EnvTorch")
+    bundled_names = ", ".join(sorted(path.parent.name for path in bundled.parent.glob("*/Dockerfile")))
+    raise ConfigurationError(
+        f"{environment!r} is no environment with a Dockerfile, here or in EnvTorch",
+        next_step=f"name a directory with a Dockerfile, or one of: {bundled_names}",
+    )
 
 
 def _context(files: Mapping[str, bytes]) -> io.BytesIO:

@@ -88,9 +88,12 @@ class Recording:
         try:
             with path.open("rb") as file:
                 first = file.readline()
-                header = read_line(first) if first.endswith(b"\n") else None
+                header = _header_in(first)
                 if not isinstance(header, Header):
-                    raise ConfigurationError(f"{path} is no recording: its first line does not say so")
+                    raise ConfigurationError(
+                        f"{path} is no recording: its first line does not say so",
+                        next_step="name a .jsonl file that `envtorch serve --record` wrote",
+                    )
                 return cls(path, header, _Index.of(file, start=len(first)))
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
@@ -100,7 +103,9 @@ class Recording:
         for episode in self.episodes:
             if which in (episode.number, episode.id):
                 return episode
-        raise ConfigurationError(f"{self.path} has no episode {which}: it has {len(self.episodes)}")
+        numbers = [episode.number for episode in self.episodes]
+        has = f"it has {len(numbers)}, from {numbers[0]} to {numbers[-1]}" if numbers else "it has none"
+        raise ConfigurationError(f"{self.path} has no episode {which}: {has}")
 
     def moments(self, episode: Episode, *, inherited: bool = True) -> list[Moment]:
         """What happened in an episode, from its reset on; for a fork, first what its parent did.
@@ -139,6 +144,17 @@ class Recording:
             for text in file:
                 if text.endswith(b"\n"):
                     yield read_line(text)
+
+
+def _header_in(first: bytes) -> Line | None:
+    """What the first line of a file says, if it is the line of a recording."""
+    if not first.endswith(b"\n"):
+        return None
+    try:
+        kind = msgspec.json.decode(first, type=_Glimpse).kind
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return read_line(first) if kind == "recording" else None
 
 
 def find_recordings(path: Path | str) -> list[Path]:

@@ -1,6 +1,5 @@
 """Serve an environment: `create_app(MyEnvironment)` gives a FastAPI application."""
 
-from envtorch.server import lean_imports  # noqa: F401, before anything else is imported
 from envtorch.server.app import HTTPEnvServer, create_app, create_fastapi_app
 from envtorch.server.serve import serve
 

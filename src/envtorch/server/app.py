@@ -17,6 +17,7 @@ from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.doors.task_routes import TaskDoor
 from envtorch.server.doors.websocket import SocketDoor
 from envtorch.server.security.gate import Gate
+from envtorch.server.security.hosts import AllowedHosts
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.environment_factory import Factory
 from envtorch.server.sessions.registry import Sessions
@@ -70,6 +71,8 @@ class HTTPEnvServer:
         self.sessions = Sessions(factory, codec, config, nursery)
         self.mode = ServerMode.SIMULATION
         self.is_locked = False
+        self.hosts = AllowedHosts()
+        self.max_message_bytes = Settings.from_environ().max_message_bytes
         self.codec = codec
 
     def isolate(self, isolation: str, *, preludes: Sequence[str] = ()) -> None:
@@ -144,20 +147,35 @@ class HTTPEnvServer:
         rpc = RpcDoor(self.sessions)
         TaskDoor(self.sessions, self.spec.name).register(router)
         HttpDoor(self.sessions, self.codec).register(router, mode)
+        socket = SocketDoor(self.sessions, rpc, mode, self.max_message_bytes)
         mcp = McpDoor(self.sessions, rpc, AgentTools(self.codec))
         router.add_api_route("/mcp", mcp.post, methods=["POST"], tags=["Tools"], summary="Tools, over MCP")
         router.add_api_route("/mcp", mcp.delete, methods=["DELETE"], tags=["Tools"], summary="End a session")
         router.add_api_websocket_route("/mcp", rpc.endpoint)
-        router.add_api_websocket_route("/ws", SocketDoor(self.sessions, rpc, mode).endpoint)
+        router.add_api_websocket_route("/ws", socket.endpoint)
         _close_on_shutdown(router, self.sessions)
 
     def lock(self, app: FastAPI, settings: Settings) -> None:
-        """Put the gate around an application: token, origins, size."""
+        """Put the gate around an application: token, hosts, origins, size."""
         self.is_locked = bool(settings.token or settings.token_file)
         keys = Keys(settings.token, settings.token_file) if self.is_locked else None
+        self.hosts = AllowedHosts(settings.allowed_hosts)
+        self.hosts.checks_loopback = not self.is_locked
         app.add_middleware(
-            Gate, keys=keys, has_page=settings.web_interface, allowed_origins=settings.allowed_origins
+            Gate,
+            keys=keys,
+            has_page=settings.web_interface,
+            allowed_origins=settings.allowed_origins,
+            hosts=self.hosts,
+            max_body_bytes=settings.max_message_bytes,
         )
+
+    def bound(self, *, locked: bool, exposed: bool) -> None:
+        """Note how the server is reached: whether it asks for a token, and whether other machines reach
+        it."""
+        self.is_locked = self.is_locked or locked
+        if self.is_locked or exposed:
+            self.hosts.checks_loopback = False
 
     def add_page(self, app: FastAPI, mode: ServerMode | str | None = None, **options: Any) -> None:
         """Put the web page at `/web`; `options` are those of `create_app` for it. Needs the extra `web`."""

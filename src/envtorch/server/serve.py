@@ -6,6 +6,7 @@ import gc
 import ipaddress
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import Server
 
+from envtorch.errors import EnvTorchError, FactoryFailed
 from envtorch.server.security.gate import Gate
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.registry import Sessions
+from envtorch.server.transport.http_connection import BoundedHttpProtocol
 from envtorch.server.transport.picows_transport import FastProtocol
 from envtorch.settings import Settings
 
 __all__ = [
-    "MAX_MESSAGE_BYTES",
     "DrainingServer",
     "find_dead_peers",
     "is_loopback",
@@ -31,8 +33,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 100 * 1024 * 1024
-"""The largest frame a server reads; OpenEnv's clients send frames up to this size."""
+LARGEST_FRAME_BYTES = 100 * 1024 * 1024
+"""The largest WebSocket frame that is read at all: OpenEnv's clients send frames up to this size. One above
+the server's `max_message_bytes` is answered with an error; a larger one than this ends its socket."""
 
 UNANSWERED_S = 30
 """How long sent bytes may stay unacknowledged, by the peer's kernel, before its connection is dead."""
@@ -43,8 +46,9 @@ def uvicorn_config(app: Any, **options: Any) -> Config:
     return Config(
         app,
         **{
+            "http": BoundedHttpProtocol,
             "ws": FastProtocol,
-            "ws_max_size": MAX_MESSAGE_BYTES,
+            "ws_max_size": LARGEST_FRAME_BYTES,
             "ws_per_message_deflate": False,
             "timeout_graceful_shutdown": 5,
             "log_level": "warning",
@@ -56,10 +60,20 @@ def uvicorn_config(app: Any, **options: Any) -> Config:
 class DrainingServer(Server):
     """Stops in order: nothing new, running calls answered or given up on, then everything closed."""
 
-    def __init__(self, config: Config, sessions: Sessions | None, *, drain_s: float) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sessions: Sessions | None,
+        *,
+        drain_s: float,
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(config)
         self._sessions = sessions
         self._drain_s = drain_s
+        self._on_ready = on_ready
+        self.failure: EnvTorchError | None = None
+        """Why the server never became ready; None when it did."""
         self._hurry = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -72,6 +86,20 @@ class DrainingServer(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._on_ready is None:
+            return
+        if self.should_exit:
+            self.failure = FactoryFailed("the application failed while it started; the log says why")
+            return
+        try:
+            if self._sessions is not None:
+                await self._sessions.spare()
+        except EnvTorchError as error:
+            self.failure = error
+            self.should_exit = True
+            await super().shutdown(sockets)
+        else:
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._sessions is not None:
@@ -93,22 +121,26 @@ def serve(
     listener: socket.socket | None = None,
     token_file: Path | str | None = None,
     drain_s: float = 30.0,
+    on_ready: Callable[[], None] | None = None,
     **options: Any,
 ) -> None:
     """Serve `app` until the process is told to stop.
 
     A `listener` is a socket that is already bound, which leaves no race for the port. Tokens from
     `token_file` lock every door, beside those the application itself asks for. At SIGTERM, running calls have
-    `drain_s` seconds to end.
+    `drain_s` seconds to end. With `on_ready` the first environment is built at once, and kept for the first
+    session; `on_ready` is called when that is done and connections are accepted. Raises `FactoryFailed` when
+    the environment cannot be built.
     """
     if listener is None:
         listener = socket.create_server((host, port), backlog=2048)
     find_dead_peers(listener)
     server = getattr(getattr(app, "state", None), "env_server", None)
-    is_locked = token_file is not None or bool(getattr(server, "is_locked", False))
+    is_exposed = not is_loopback(listener)
     if server is not None:
-        server.is_locked = is_locked
-    if not is_locked and not is_loopback(listener):
+        server.bound(locked=token_file is not None, exposed=is_exposed)
+    is_locked = token_file is not None or bool(getattr(server, "is_locked", False))
+    if not is_locked and is_exposed:
         logger.warning(
             "this server is open to everybody who can reach it: set ENVTORCH_TOKEN or --token-file"
         )
@@ -120,7 +152,10 @@ def serve(
     sessions = server.sessions if server is not None else None
     config = uvicorn_config(locked, **options)
     spare_the_collector()
-    DrainingServer(config, sessions, drain_s=drain_s).run(sockets=[listener])
+    running = DrainingServer(config, sessions, drain_s=drain_s, on_ready=on_ready)
+    running.run(sockets=[listener])
+    if running.failure is not None:
+        raise running.failure
 
 
 def spare_the_collector() -> None:

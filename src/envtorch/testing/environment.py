@@ -7,8 +7,10 @@ from envtorch.env import Environment, EnvironmentSource, EnvSpec, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
 from envtorch.testing import checks, isolation, together
-from envtorch.testing.report import Finding, Report
+from envtorch.testing.report import Finding, NotRun, Report
+from envtorch.testing.speed import speed_notes
 from envtorch.testing.subject import Subject, made_up_actions
+from envtorch.tracebacks import author_line, author_traceback
 
 __all__ = ["check_env"]
 
@@ -53,23 +55,42 @@ def check_env(
     try:
         chosen = actions if actions is not None else made_up_actions(source, codec, steps, seed)
     except Exception as error:  # an author's code
-        return Report(name, ("construction",), (_crashed("construction", error),))
+        unrun = dict.fromkeys((check.__name__ for check in CHECKS), "the environment does not run")
+        return Report(name, ("construction",), (_crashed("construction", error),), unrun)
     subject = Subject(name, source, codec, chosen, dict(reset_options or {}), seed, reward_range)
+    return _examined(subject)
+
+
+def _examined(subject: Subject) -> Report:
     findings: list[Finding] = []
+    not_run: dict[str, str] = {}
+    ran: list[str] = []
     for check in CHECKS:
+        name = check.__name__
+        if "contract" in {finding.check for finding in findings if finding.traceback}:
+            not_run[name] = "the environment does not run"
+            continue
         try:
             with isolation.undisturbed():
                 findings += check(subject)
+        except NotRun as reason:
+            not_run[name] = str(reason)
+            continue
         except Exception as error:  # an author's code: it is the finding
-            findings.append(_crashed(check.__name__, error))
-            if check is checks.contract:
-                break  # nothing else can be said of an environment that does not run
-    return Report(name, tuple(check.__name__ for check in CHECKS), tuple(findings))
+            findings.append(_crashed(name, error))
+        ran.append(name)
+    has_crashed = any(finding.traceback for finding in findings)
+    notes = () if has_crashed else tuple(speed_notes(subject))
+    return Report(subject.name, tuple(ran), tuple(findings), not_run, notes)
 
 
 def _crashed(check: str, error: Exception) -> Finding:
+    line = author_line(error)
+    at = f" ({line})" if line else ""
     return Finding(
         check,
-        f"the environment raised {error!r}",
-        "run it by hand with the same actions; if they are invalid, pass `actions=` that are not",
+        f"the environment raised {error!r}{at}",
+        "correct that line; if the action is one that the environment may refuse, pass `actions=` "
+        "(--actions) with valid ones",
+        traceback=author_traceback(error) or repr(error),
     )

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from envtorch.settings import restore_variables, variables
-from envtorch.testing.report import Finding, Severity
+from envtorch.testing.report import Finding, NotRun, Severity
 from envtorch.testing.subject import Subject
 
 __all__ = ["isolation", "leaks", "process", "threads", "undisturbed"]
@@ -47,7 +47,7 @@ def isolation(subject: Subject) -> Iterator[Finding]:
 def threads(subject: Subject) -> Iterator[Finding]:
     """Environments on several threads at once each play the episode they would play alone."""
     if not subject.promises_concurrency:
-        return
+        raise NotRun("SUPPORTS_CONCURRENT_SESSIONS is False")
     with subject.player() as alone:
         expected = alone.episode(subject.reset_options(), subject.actions)
     together = threading.Barrier(THREADS)

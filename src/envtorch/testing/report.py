@@ -1,10 +1,15 @@
-"""What a check found, and what to do about it."""
+"""The outcome of a check: what was found, what to do about it, and what could not be checked."""
 
 import enum
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Finding", "Report", "Severity"]
+__all__ = ["Finding", "NotRun", "Report", "Severity"]
+
+
+class NotRun(Exception):
+    """Raised by a check that has nothing to examine; the message says why."""
 
 
 class Severity(enum.Enum):
@@ -16,17 +21,20 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One thing that is wrong."""
 
     check: str
     message: str
     advice: str
     severity: Severity = Severity.ERROR
+    traceback: str = ""
+    """The frames of the environment's author, where its code raised."""
 
     def __str__(self) -> str:
         lines = textwrap.wrap(f"{self.message}", 96, initial_indent="  ", subsequent_indent="  ")
         advice = textwrap.wrap(f"→ {self.advice}", 96, initial_indent="  ", subsequent_indent="    ")
-        return "\n".join([f"{self.severity.value.upper()} {self.check}", *lines, *advice])
+        frames = textwrap.indent(self.traceback, "    ").splitlines()
+        return "\n".join([f"{self.severity.value.upper()} {self.check}", *lines, *frames, *advice])
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,12 @@ class Report:
 
     environment: str
     checks: tuple[str, ...]
+    """The checks that ran, to their end or until the environment raised."""
     findings: tuple[Finding, ...] = field(default=())
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    """The checks that did not run, and why."""
+    notes: tuple[str, ...] = field(default=())
+    """What is not wrong, and worth knowing."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -60,4 +73,8 @@ class Report:
         parts = [head, *(str(finding) for finding in self.findings)]
         if passed:
             parts.append(f"OK {', '.join(passed)}")
+        for reason in dict.fromkeys(self.not_run.values()):
+            names = [name for name, why in self.not_run.items() if why == reason]
+            parts.append(f"NOT RUN {', '.join(names)}: {reason}")
+        parts += [textwrap.fill(f"NOTE {note}", 98, subsequent_indent="  ") for note in self.notes]
         return "\n\n".join(parts)

@@ -8,7 +8,7 @@ from envtorch.protocol.binding import Colour, own_step_many
 from envtorch.protocol.columns import rows_of, table_of
 from envtorch.protocol.encoding import encode_value
 from envtorch.testing.player import Player
-from envtorch.testing.report import Finding, Severity
+from envtorch.testing.report import Finding, NotRun, Severity
 from envtorch.testing.subject import Subject
 from envtorch.together import Actions
 
@@ -24,7 +24,8 @@ def together(subject: Subject) -> Iterator[Finding]:
     if own_step_many(kind) is None:
         if "step_many" in vars(kind):
             yield _warning("step_many is no classmethod, and no server calls it", "put @classmethod above it")
-        return
+            return
+        raise NotRun("there is no step_many")
     if colour is Colour.MIXED or (colour is Colour.SYNC and kind.BLOCKING):
         yield _warning(
             "step_many is called only where environments live on the event loop",

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextvars import copy_context
 
-from envtorch.errors import EnvTorchError, InvalidAction, NotAllowed
+from envtorch.errors import EnvTorchError, InvalidAction, MessageTooLarge, NotAllowed
 from envtorch.protocol.formats import JSON
 from envtorch.protocol.messages import Close, Mcp, Request, Step, action_in, decode
 from envtorch.protocol.wire import Reply, error_reply, mcp_reply
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.session import Session
-from envtorch.server.transport.connection import Line
+from envtorch.server.transport.connection import Backlog, Line
 from envtorch.settings import ServerMode
 
 __all__ = ["BaseConversation"]
@@ -22,8 +23,11 @@ WAITING_LIMIT = 16
 class BaseConversation:
     """OpenEnv's `/ws`, from the first frame to the last."""
 
-    def __init__(self, line: Line, rpc: RpcDoor, mode: ServerMode) -> None:
+    def __init__(self, line: Line, rpc: RpcDoor, mode: ServerMode, max_bytes: int) -> None:
         self._line = line
+        self._max_bytes = max_bytes
+        self._backlog = Backlog(line, requests=WAITING_LIMIT, size=max_bytes)
+        self._finish: Callable[[], object] | None = None
         self._rpc = rpc
         self._mode = mode
         self._session: Session | None = None
@@ -33,9 +37,10 @@ class BaseConversation:
         self._may_step = mode is ServerMode.SIMULATION
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
 
-    def begin(self, session: Session) -> None:
-        """Answer from now on, in this session."""
+    def begin(self, session: Session, finish: Callable[[], object]) -> None:
+        """Answer from now on, in this session; `finish` is called when the client says that it is done."""
         self._session = session
+        self._finish = finish
 
     def take(self, frame: bytes) -> None:
         """Answer a frame at once, or when those before it are answered."""
@@ -46,11 +51,12 @@ class BaseConversation:
             self._answer(session, frame)
             return
         self._waiting.append(frame)
-        if len(self._waiting) == WAITING_LIMIT:
-            self._line.pause()
+        self._backlog.add(len(frame))
 
     def _answer(self, session: Session, frame: bytes) -> None:
         try:
+            if len(frame) > self._max_bytes:
+                raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
             if not (self._may_step and self._step_at_once(session, frame)):
                 self._take_up(session, decode(frame))
         except EnvTorchError as error:
@@ -86,6 +92,8 @@ class BaseConversation:
         if isinstance(request, Close):
             self._is_over = True
             self._line.close()
+            if self._finish is not None:
+                self._finish()
             return
         self._is_busy = True
         work = self._reply(session, request)
@@ -114,6 +122,6 @@ class BaseConversation:
         self._line.send(reply.frame())
         while self._waiting and not (self._is_busy or self._is_over):
             assert self._session is not None
-            self._answer(self._session, self._waiting.popleft())
-            if len(self._waiting) == WAITING_LIMIT - 1:
-                self._line.resume()
+            frame = self._waiting.popleft()
+            self._answer(self._session, frame)
+            self._backlog.remove(len(frame))

@@ -15,6 +15,7 @@ import msgspec
 from envtorch.errors import (
     Cancelled,
     EnvTorchError,
+    MessageTooLarge,
     NotAllowed,
     ProtocolError,
     SessionLost,
@@ -29,6 +30,7 @@ from envtorch.protocol.extended import (
     Open,
     control_data,
     error_reply,
+    read_envelope,
     read_frame,
     simulation_request,
     write_frame,
@@ -44,13 +46,17 @@ from envtorch.server.sessions.outcomes import Outcome
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.remote_sessions import LivesElsewhere
 from envtorch.server.sessions.session import Session
-from envtorch.server.transport.connection import Line
+from envtorch.server.transport.connection import Backlog, Line
 from envtorch.server.transport.express import ExpressDelivery
 from envtorch.settings import ServerMode
 
 __all__ = ["ExtendedConversation"]
 
 SUPPORTS = ("cancel", "batch", "channels", "steps", "columns")
+WAITING_LIMIT = 256
+"""How many requests of a socket may wait for their answers before no more are read."""
+WAITING_PER_CHANNEL = 4
+"""How many more may wait for each session on the socket."""
 TAKEN_OVER = 4000
 """The close code for a socket whose last session another socket has taken up."""
 
@@ -62,9 +68,17 @@ class ExtendedConversation:
     """`envtorch.v1` on one socket, from its first frame to its last."""
 
     def __init__(
-        self, line: Line, format: Format, sessions: Sessions, rpc: RpcDoor, mode: ServerMode
+        self,
+        line: Line,
+        format: Format,
+        sessions: Sessions,
+        rpc: RpcDoor,
+        mode: ServerMode,
+        max_bytes: int,
     ) -> None:
         self._line = line
+        self._max_bytes = max_bytes
+        self._backlog = Backlog(line, requests=WAITING_LIMIT, size=max_bytes)
         self._format = format
         self._sessions = sessions
         self._rpc = rpc
@@ -106,6 +120,9 @@ class ExtendedConversation:
     def take(self, frame: bytes) -> None:
         """Answer what can be answered at once, and start the rest."""
         self._mailbox.look()  # an answer that went past us may be what this frame is about
+        if len(frame) > self._max_bytes:
+            self._refuse(frame)
+            return
         try:
             batch = read_frame(frame, self._format)
         except EnvTorchError as error:
@@ -120,6 +137,12 @@ class ExtendedConversation:
             except EnvTorchError as error:
                 self._answer(message, error_reply(error, self._format))
         self._flush()
+
+    def _refuse(self, frame: bytes) -> None:
+        """Answer a frame that is too large, under its request's id where it is one request."""
+        asked = read_envelope(frame, self._format)
+        refusal = MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
+        self._answer(asked or Message("error"), error_reply(refusal, self._format))
 
     def _step_alone(self, message: Message) -> bool:
         """Answer one new step that need not wait, as most frames are; False, and nothing done, otherwise."""
@@ -179,7 +202,12 @@ class ExtendedConversation:
             return False
         delivery = self._express(session, message, id)
         tell = partial(self._stepped, message, delivery)
-        return session.step_once(id, bytes(message.data), self._format, tell, message.ack, delivery)
+        action = bytes(message.data)
+        self._backlog.add(len(action))
+        if session.step_once(id, action, self._format, tell, message.ack, delivery):
+            return True
+        self._backlog.remove(len(action))
+        return False
 
     def _express(self, session: Session, message: Message, id: int) -> ExpressDelivery | None:
         """A way past the loop, for the answer to the only call that runs."""
@@ -191,6 +219,7 @@ class ExtendedConversation:
         )
 
     def _stepped(self, message: Message, delivery: ExpressDelivery | None, outcome: Outcome) -> None:
+        self._backlog.remove(_size(message))
         if delivery is None or not delivery.is_claimed:  # else its thread has answered
             self._answered(message, outcome)
 
@@ -200,7 +229,12 @@ class ExtendedConversation:
             self._answered(message, outcome)
         else:
             assert isinstance(outcome, asyncio.Future)
-            outcome.add_done_callback(partial(self._answered, message))
+            self._backlog.add(_size(message))
+            outcome.add_done_callback(partial(self._answered_later, message))
+
+    def _answered_later(self, message: Message, outcome: Outcome) -> None:
+        self._backlog.remove(_size(message))
+        self._answered(message, outcome)
 
     def _steps(self, message: Message, id: int) -> None:
         """Take the steps of many sessions together; one by one, those that cannot be."""
@@ -316,12 +350,14 @@ class ExtendedConversation:
         session.hold(self)
         self._far.held.pop(channel, None)
         self._channels[channel] = session
+        self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * len(self._channels)
         told = {
             "session_id": session.id,
             "token": session.token,
             "grace_s": session.unheld_s,
             "last_id": session.ledger.newest,
             "supports": self._supported(session),
+            "max_message_bytes": self._max_bytes,
         }
         return Reply("session", self._format.write(told), self._format)
 
@@ -393,5 +429,15 @@ class ExtendedConversation:
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         task = asyncio.get_running_loop().create_task(work, context=self._context)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._backlog.add(0)
+        task.add_done_callback(self._task_done)
         return task
+
+    def _task_done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        self._backlog.remove(0)
+
+
+def _size(message: Message) -> int:
+    """How many bytes of a request wait with it."""
+    return memoryview(message.data).nbytes

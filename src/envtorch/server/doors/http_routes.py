@@ -29,7 +29,7 @@ from envtorch.types import EnvironmentMetadata
 if TYPE_CHECKING:
     from envtorch.server.telemetry.exposition import Metrics
 
-__all__ = ["SESSION_HEADER", "HttpDoor", "answering_errors", "error_response"]
+__all__ = ["SESSION_HEADER", "HttpDoor", "answering_errors", "error_response", "require_json"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,26 @@ def error_response(error: EnvTorchError) -> Response:
         body = {"detail": error.message, "code": error.code}
     headers = {"Retry-After": "1"} if error.http_status == 503 else None
     return Response(write_json(body), error.http_status, headers, media_type="application/json")
+
+
+class NotJson(ProtocolError):
+    """The body is announced as something else than JSON."""
+
+    http_status = 415
+
+
+def require_json(request: Request) -> None:
+    """Refuse a body that is announced as anything but JSON. Raises `NotJson`.
+
+    A page of another site can have a browser send text or a form without asking the server first, but not
+    JSON.
+    """
+    kind = request.headers.get("content-type")
+    if kind is None:
+        return
+    name = kind.partition(";")[0].strip().lower()
+    if not (name == "application/json" or (name.startswith("application/") and name.endswith("+json"))):
+        raise NotJson(f"the body must be JSON, and announced as application/json, not as {name[:100]!r}")
 
 
 def answering_errors(

@@ -18,7 +18,7 @@ from envtorch.errors import EnvTorchError, InvalidJSON, SessionLost
 from envtorch.protocol.jsonrpc import Code, RpcError, failure, success
 from envtorch.protocol.messages import read_json
 from envtorch.server.doors.agent_tools import AgentTools
-from envtorch.server.doors.http_routes import SESSION_HEADER
+from envtorch.server.doors.http_routes import SESSION_HEADER, error_response, require_json
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
@@ -41,6 +41,10 @@ class McpDoor:
 
     async def post(self, request: Request) -> Response:
         """One message: MCP's where a session is asked for or named, else OpenEnv's."""
+        try:
+            require_json(request)
+        except EnvTorchError as error:
+            return error_response(error)
         body = await request.body()
         session_id = request.headers.get(MCP_SESSION_HEADER)
         message = _object_in(body)

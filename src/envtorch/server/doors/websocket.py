@@ -1,5 +1,9 @@
 """`WS /ws`: which conversation a socket has, and in which session."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 from starlette.websockets import WebSocket
 
 from envtorch.errors import EnvTorchError
@@ -22,25 +26,28 @@ ARRIVAL_PATIENCE_S = 0.25
 class SocketDoor:
     """Drives sessions over WebSockets."""
 
-    def __init__(self, sessions: Sessions, rpc: RpcDoor, mode: ServerMode) -> None:
+    def __init__(self, sessions: Sessions, rpc: RpcDoor, mode: ServerMode, max_bytes: int) -> None:
         self._sessions = sessions
         self._rpc = rpc
         self._mode = mode
+        self._max_bytes = max_bytes
 
     async def endpoint(self, websocket: WebSocket) -> None:
         """Serve one socket: on the extended wire if the client offers it, else on OpenEnv's."""
         for offered in websocket.scope.get("subprotocols", ()):
             format = FORMATS.get(offered)
             if format is not None:
-                line = await accept(websocket, offered)
-                await ExtendedConversation(line, format, self._sessions, self._rpc, self._mode).serve()
+                line = await accept(websocket, offered, max_bytes=self._max_bytes)
+                await ExtendedConversation(
+                    line, format, self._sessions, self._rpc, self._mode, self._max_bytes
+                ).serve()
                 return
         session_id = websocket.query_params.get("session_id")
-        await self._base(await accept(websocket), session_id)
+        await self._base(await accept(websocket, max_bytes=self._max_bytes), session_id)
 
     async def _base(self, line: Line, session_id: str | None) -> None:
         """A session of the socket's own, or the one that `?session_id=` names."""
-        conversation = BaseConversation(line, self._rpc, self._mode)
+        conversation = BaseConversation(line, self._rpc, self._mode, self._max_bytes)
         try:
             worker = await self._sessions.elsewhere(session_id) if session_id is not None else None
             if session_id is not None and worker is not None:
@@ -52,14 +59,18 @@ class SocketDoor:
             line.close()
             await line.converse(conversation)
             return
+        leaving = Once(lambda: self._leave(session, is_own=session_id is None))
         try:
-            conversation.begin(session)
+            conversation.begin(session, leaving.start)
             await line.converse(conversation)
         finally:
-            if session_id is not None:
-                await session.detach()
-            else:
-                await self._sessions.release(session)
+            await leaving.start()
+
+    async def _leave(self, session: Session, *, is_own: bool) -> None:
+        if is_own:
+            await self._sessions.release(session)
+        else:
+            await session.detach()
 
     async def _find(self, session_id: str | None) -> Session:
         if session_id is None:
@@ -67,3 +78,16 @@ class SocketDoor:
         session = self._sessions.get(session_id)
         session.attach()
         return session
+
+
+class Once:
+    """Starts a piece of work at the first call, and returns that one task at every call."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> "asyncio.Task[None]":
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        return self._task

@@ -1,36 +1,60 @@
-"""The lock on every door: a token, the origin of web pages, and the size of what is sent.
+"""What every request passes before anything else: token, host, origin and size.
 
-It is a plain ASGI middleware around the whole application, so that a route added later, by whomever, is
-behind it too.
+It is a plain ASGI middleware around the whole application, so that routes added later are behind it too.
 """
 
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from urllib.parse import urlsplit
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from envtorch.errors import MessageTooLarge
+from envtorch.server.security.hosts import ANY, AllowedHosts, AllowedOrigins
 from envtorch.server.security.keys import Keys
 from envtorch.server.security.login import Login
 from envtorch.server.telemetry.tracing import CARRIER
+from envtorch.settings import MAX_MESSAGE_BYTES
 
 __all__ = ["Gate"]
 
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = ("/health", "/ready")
-"""What probes ask, and tells nothing: open to everybody."""
+"""What probes ask for: open to every caller, under any host name."""
+
+EXPOSED_HEADERS = ("EnvTorch-Session", "Mcp-Session-Id", "MCP-Protocol-Version")
+"""Headers that scripts of allowed origins may read."""
 
 
-class TooLarge(Exception):
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not let through."""
+
+    status: int
+    detail: str
+    code: str
+
+
+UNAUTHORIZED = Refusal(401, "this server requires a token: send 'Authorization: Bearer ...'", "UNAUTHORIZED")
+WRONG_HOST = Refusal(
+    403,
+    "this host name is not one of the server's: add it to ENVTORCH_HOSTS, or set a token",
+    "NOT_ALLOWED",
+)
+WRONG_ORIGIN = Refusal(403, "this origin may not use this server: add it to ENVTORCH_ORIGINS", "NOT_ALLOWED")
+
+
+class BodyTooLarge(Exception):
     """A body grew beyond the limit while it was read."""
 
 
 class Gate:
-    """Lets through what may enter, before any environment is built."""
+    """Refuses what may not enter, before any environment is built."""
 
     def __init__(
         self,
@@ -39,13 +63,22 @@ class Gate:
         keys: Keys | None = None,
         has_page: bool = False,
         allowed_origins: Collection[str] = (),
-        max_body_bytes: int = 100 * 1024 * 1024,
+        hosts: AllowedHosts | None = None,
+        max_body_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._app = app
         self._keys = keys
         self._login = Login(keys) if keys is not None and has_page else None
-        self._allowed_origins = frozenset(allowed_origins)
+        self._origins = AllowedOrigins(allowed_origins)
+        self._hosts = hosts
         self._max_body_bytes = max_body_bytes
+        self._cross_origin = CORSMiddleware(
+            self._limited,
+            allow_origins=[ANY] if ANY in allowed_origins else sorted(allowed_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=[ANY],
+            expose_headers=EXPOSED_HEADERS,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -54,41 +87,52 @@ class Gate:
         headers = Headers(scope=scope)
         CARRIER.set(headers)
         refusal = self._refusal(scope, headers)
-        if refusal == 401 and self._login is not None and self._login.wants(scope, headers):
+        if refusal is UNAUTHORIZED and self._login is not None and self._login.wants(scope, headers):
             await self._login(scope, receive, send)
         elif refusal is not None:
-            logger.info("%s %s refused: %s", scope["type"], scope["path"], refusal)
+            logger.info("%s %s refused: %s", scope["type"], scope["path"], refusal.detail)
             await _refuse(scope, receive, send, refusal)
         elif scope["type"] == "websocket":
             await self._app(scope, receive, send)
+        elif self._origins.lists(headers.get("origin")):
+            await self._cross_origin(scope, receive, send)
         else:
             await self._limited(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> int | None:
-        """The status to refuse with; None for what may enter."""
-        if self._keys is not None and scope["path"] not in OPEN_PATHS:
-            is_known = self._login is not None and self._login.admits(scope["path"], headers)
-            if not is_known and not self._has_token(headers):
-                return 401
-        if scope["type"] == "websocket" and not self._origin_fits(headers):
-            return 403
-        if int(headers.get("content-length", "0") or 0) > self._max_body_bytes:
-            return 413
+    def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
+        """Why the request may not enter; None if it may."""
+        is_open = scope["path"] in OPEN_PATHS
+        if self._keys is not None and not is_open and not self._is_known(scope, headers):
+            return UNAUTHORIZED
+        if self._hosts is not None and not is_open and not self._hosts.accept(scope, headers):
+            return WRONG_HOST
+        if not self._origins.accept(scope, headers):
+            return WRONG_ORIGIN
+        size = headers.get("content-length")
+        if size is not None and _exceeds(size, self._max_body_bytes):
+            return _too_large(size, self._max_body_bytes)
         return None
 
-    def _has_token(self, headers: Headers) -> bool:
+    def _is_known(self, scope: Scope, headers: Headers) -> bool:
+        if self._is_preflight(scope, headers):  # carries no token, by its specification
+            return True
+        if self._login is not None and self._login.admits(scope["path"], headers):
+            return True
         scheme, _, token = headers.get("authorization", "").partition(" ")
         assert self._keys is not None
         return scheme.lower() == "bearer" and self._keys.accept(token.strip())
 
-    def _origin_fits(self, headers: Headers) -> bool:
-        """A page from elsewhere may not use its visitor's browser to reach a server on their machine."""
-        origin = headers.get("origin")
-        if origin is None or origin in self._allowed_origins:
-            return True
-        return urlsplit(origin).netloc == headers.get("host")
+    def _is_preflight(self, scope: Scope, headers: Headers) -> bool:
+        """Whether a browser asks, for a page of an allowed origin, what the page may send."""
+        if scope.get("method") != "OPTIONS" or "access-control-request-method" not in headers:
+            return False
+        return self._origins.lists(headers.get("origin"))
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; a body of unannounced size is counted while it is read."""
+        if "transfer-encoding" not in Headers(scope=scope):
+            await self._app(scope, receive, send)
+            return
         read = 0
         answered = refused = False
 
@@ -99,8 +143,8 @@ class Gate:
             if read > self._max_body_bytes:
                 if not (answered or refused):
                     refused = True
-                    await _refuse(scope, receive, send, 413)
-                raise TooLarge
+                    await _refuse(scope, receive, send, _too_large(f"{read} or more", self._max_body_bytes))
+                raise BodyTooLarge
             return message
 
         async def unless_refused(message: Message) -> None:
@@ -109,22 +153,33 @@ class Gate:
             if not refused:
                 await send(message)
 
-        with suppress(TooLarge):
+        with suppress(BodyTooLarge):
             await self._app(scope, counting, unless_refused)
 
 
-_WORDS = {
-    401: ("this server wants a token: send 'Authorization: Bearer ...'", "UNAUTHORIZED"),
-    403: ("this origin may not open a WebSocket here", "NOT_ALLOWED"),
-    413: ("the request is too large", "PROTOCOL_ERROR"),
-}
+def _exceeds(size: str, limit: int) -> bool:
+    """Whether a `Content-Length` is above the limit, however many digits it has."""
+    return not size.isdecimal() or len(size) > 18 or int(size) > limit
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send, status: int) -> None:
-    detail, code = _WORDS[status]
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    response = JSONResponse({"detail": detail, "code": code}, status, headers)
+def _too_large(size: str, limit: int) -> Refusal:
+    shown = size if len(size) < 40 else f"a number of {len(size)} digits"
+    return Refusal(
+        413,
+        f"the request has {shown} bytes, and this server reads up to {limit} (max_message_bytes)",
+        MessageTooLarge.code,
+    )
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return
+    sent = Headers(scope=scope)
+    has_body = sent.get("content-length", "0") != "0" or "transfer-encoding" in sent
+    # A refused body is never read, so the connection cannot carry another request.
+    headers = {"Connection": "close"} if has_body else {}
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    response = JSONResponse({"detail": refusal.detail, "code": refusal.code}, refusal.status, headers)
     await response(scope, receive, send)

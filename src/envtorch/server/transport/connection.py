@@ -1,8 +1,8 @@
-"""Two ways a WebSocket reaches a conversation: through ASGI, or straight from the wire.
+"""What a WebSocket is to the code that answers it, and the implementation for any ASGI server.
 
-A `Conversation` is what is said on a socket; a `Line` is the socket. Conversations never wait: they are given
-a frame, and send when they have something to say. So the same ones run on any server (`AsgiLine`), and on
-ours, where frames come straight from picows and no task stands between them (`fast.FastLine`).
+A `Conversation` answers the frames of a socket; a `Line` is the socket. Conversations never wait: they are
+given a frame, and send when they have an answer. So the same ones run on any ASGI server (`AsgiLine`), and on
+ours, where frames come straight from picows with no task in between (`picows_transport.FastLine`).
 """
 
 import asyncio
@@ -14,13 +14,19 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.server.transport.express import DirectSocket
 
-__all__ = ["EXTENSION", "AsgiLine", "Conversation", "Line", "accept"]
+__all__ = ["EXTENSION", "STALLED_S", "AsgiLine", "Backlog", "Conversation", "Line", "accept"]
 
 EXTENSION = "envtorch.line"
 """The ASGI extension by which our server offers the socket itself."""
 
 UNSENT_LIMIT = 64
 """How many frames may wait to be sent before no more are read."""
+
+UNSENT_BYTES = 1024 * 1024
+"""How many bytes may wait to be sent before no more are read."""
+
+STALLED_S = 60.0
+"""How long a peer may read nothing of what is sent to it before its socket is dropped."""
 
 
 class Conversation(Protocol):
@@ -43,7 +49,7 @@ class Line(Protocol):
         """Say goodbye, after what was sent before."""
 
     def pause(self) -> None:
-        """Read no more for now: what was read waits to be answered."""
+        """Stop reading: what was read waits to be answered."""
 
     def resume(self) -> None:
         """Read on."""
@@ -52,11 +58,47 @@ class Line(Protocol):
         """Hand every frame to the conversation, until the socket ends."""
 
 
-async def accept(websocket: WebSocket, subprotocol: str | None = None) -> Line:
-    """Accept a socket; the line to it is the fastest one that the server has."""
-    offer: Callable[[WebSocket, str | None], Awaitable[Line | None]] | None
+class Backlog:
+    """The requests of one socket that wait for their answers; while there are too many, none is read.
+
+    Each request is added once and removed once, when it is answered or given up.
+    """
+
+    def __init__(self, line: Line, *, requests: int, size: int) -> None:
+        self.most_requests = requests
+        self._line = line
+        self._most_bytes = size
+        self._requests = self._bytes = 0
+        self._is_paused = False
+
+    def add(self, size: int) -> None:
+        self._requests += 1
+        self._bytes += size
+        if not self._is_paused and self._is_full:
+            self._is_paused = True
+            self._line.pause()
+
+    def remove(self, size: int) -> None:
+        self._requests -= 1
+        self._bytes -= size
+        if self._is_paused and not self._is_full:
+            self._is_paused = False
+            self._line.resume()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._requests >= self.most_requests or self._bytes >= self._most_bytes
+
+
+async def accept(websocket: WebSocket, subprotocol: str | None = None, *, max_bytes: int) -> Line:
+    """Accept a socket, on the fastest transport that the server has.
+
+    Messages of up to `max_bytes` are meant to be answered; much larger ones are not read at all, and end the
+    socket.
+    """
+    offer: Callable[[WebSocket, str | None, int], Awaitable[Line | None]] | None
     offer = websocket.scope.get("extensions", {}).get(EXTENSION, {}).get("take")
-    line = await offer(websocket, subprotocol) if offer is not None else None
+    line = await offer(websocket, subprotocol, max_bytes) if offer is not None else None
     if line is not None:
         return line
     await websocket.accept(subprotocol=subprotocol)
@@ -69,6 +111,8 @@ class AsgiLine:
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self._outbox: list[tuple[bytes, bool]] = []
+        self._unsent = 0
+        self._reading = asyncio.timeout(None)
         self._closing: int | None = None
         self._wake = asyncio.Event()
         self._may_read = asyncio.Event()
@@ -77,8 +121,9 @@ class AsgiLine:
 
     def send(self, frame: bytes, *, binary: bool = False) -> None:
         self._outbox.append((frame, binary))
+        self._unsent += len(frame)
         self._wake.set()
-        if len(self._outbox) >= UNSENT_LIMIT:
+        if len(self._outbox) >= UNSENT_LIMIT or self._unsent >= UNSENT_BYTES:
             self._may_read.clear()
 
     def direct(self) -> None:
@@ -99,10 +144,11 @@ class AsgiLine:
     async def converse(self, conversation: Conversation) -> None:
         writer = asyncio.get_running_loop().create_task(self._write())
         try:
-            while True:
-                await self._may_read.wait()
-                conversation.take(await self._receive())
-        except WebSocketDisconnect:
+            async with self._reading:
+                while True:
+                    await self._may_read.wait()
+                    conversation.take(await self._receive())
+        except (WebSocketDisconnect, TimeoutError):
             pass
         finally:
             writer.cancel()
@@ -123,12 +169,24 @@ class AsgiLine:
                 self._wake.clear()
                 outbox, self._outbox = self._outbox, []
                 for frame, binary in outbox:
-                    await self._send(frame, binary)
+                    if not await self._send_in_time(frame, binary):
+                        return
+                    self._unsent -= len(frame)
                 if self._closing is not None and not self._outbox:
                     await self._websocket.close(self._closing)
                     return
                 if not self._paused and not self._outbox:
                     self._may_read.set()
+
+    async def _send_in_time(self, frame: bytes, binary: bool) -> bool:
+        """Send a frame; False when the peer reads nothing, and the socket is given up."""
+        try:
+            async with asyncio.timeout(STALLED_S):
+                await self._send(frame, binary)
+        except TimeoutError:
+            self._reading.reschedule(asyncio.get_running_loop().time())
+            return False
+        return True
 
     async def _send(self, frame: bytes, binary: bool) -> None:
         if binary:

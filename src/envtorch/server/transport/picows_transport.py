@@ -1,8 +1,8 @@
-"""Our server's own line: the handshake through ASGI as ever, the frames straight from picows.
+"""WebSockets on our own server: the handshake through ASGI, the frames straight from picows.
 
-uvicorn hands a WebSocket handshake to the application, so that every route, middleware and lock has its say.
-When the application takes the socket over, through the extension it finds in its scope, the connection is
-given to picows: from then on a frame is one call, with no queue, no task and no ASGI message in between.
+uvicorn passes a WebSocket handshake to the application, through every route and middleware. When the
+application takes the socket over, by the extension that it finds in its scope, the connection is given to
+picows: from then on a frame is one call, with no queue, no task and no ASGI message in between.
 """
 
 import asyncio
@@ -26,13 +26,14 @@ from picows.picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTranspo
 from starlette.websockets import WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from envtorch.server.transport.connection import EXTENSION, Conversation
+from envtorch.server.transport.connection import EXTENSION, STALLED_S, Conversation
 from envtorch.server.transport.express import DirectSocket
 
 __all__ = ["FastLine", "FastProtocol"]
 
 logger = logging.getLogger("envtorch.server.socket")
-logger.setLevel(logging.CRITICAL)  # a peer that breaks the WebSocket protocol is told so; we need not be
+logger.setLevel(logging.CRITICAL)  # a peer that breaks the WebSocket protocol is told so; no log need be
+slow = logging.getLogger(__name__)
 
 with suppress(ImportError):  # where it is installed, picows loads it with the first socket, which would wait
     import_module("aiofastnet.transport")
@@ -45,11 +46,22 @@ DATA_BEGINS = frozenset(bytes([byte]) for byte in (*b"{[", *range(0x80, 0xA0), *
 MOST_DIRECT_LINES = 64
 """Lines that other threads may send on: it is for servers with little to do."""
 CLOSE_PATIENCE_S = 5.0
-"""How long a peer has to answer our goodbye."""
+"""How long a peer has to answer our close frame."""
+LARGEST = 4
+"""How many times the largest message a frame may have that is read, to be answered with an error; a larger
+one ends its socket."""
+MOST_PARTS = 4096
+"""How many frames one message may be divided into."""
+EARLY_LIMIT = 16
+"""How many messages may wait for a conversation to begin before no more are read."""
+PROGRESS_S = 2.0
+"""How often a peer that is slow to read is looked at."""
+UNSENT_MESSAGES = 4
+"""How many messages of the largest size may be unsent to a peer that reads nothing, before it is dropped."""
 
 
 class FastProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, which gives its connection away when the application asks for it."""
+    """uvicorn's WebSocket, which hands its connection to picows when the application asks for it."""
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
@@ -57,7 +69,9 @@ class FastProtocol(WebSocketsSansIOProtocol):
             extensions: dict[str, Any] = self.scope["extensions"]
             extensions[EXTENSION] = {"take": self._give_away}
 
-    async def _give_away(self, websocket: WebSocket, subprotocol: str | None) -> "FastLine | None":
+    async def _give_away(
+        self, websocket: WebSocket, subprotocol: str | None, max_bytes: int
+    ) -> "FastLine | None":
         """The line of this socket, which is no longer ours; None when it is gone already."""
         await websocket.receive()  # the handshake's `connect`
         if self.disconnected or self.transport.is_closing():
@@ -66,7 +80,7 @@ class FastProtocol(WebSocketsSansIOProtocol):
         self.connections.discard(self)
         headers = [("Sec-WebSocket-Protocol", subprotocol)] if subprotocol else []
         answers_pings = self.request.headers.get("EnvTorch-Pings") != "unanswered"
-        line = FastLine(self, WSUpgradeResponse.create_101_response(headers), self.config.ws_max_size)
+        line = FastLine(self, WSUpgradeResponse.create_101_response(headers), max_bytes)
         protocol = line.protocol(self.ping_interval if answers_pings else None, self.ping_timeout)
         self.transport.pause_reading()
         protocol.connection_made(self.transport)
@@ -145,6 +159,38 @@ class Outbox:
             line.write(kind, frame)
 
 
+class Stall:
+    """Watches a peer that is slow to read, and drops it when it reads nothing for too long.
+
+    Sooner if more than `most_bytes` are unsent: what a peer may cost that never reads is bounded.
+    """
+
+    def __init__(self, transport: asyncio.Transport, most_bytes: int) -> None:
+        self.added = 0
+        """Bytes that were sent since the peer was looked at."""
+        self._transport = transport
+        self._most_bytes = most_bytes
+        self._loop = asyncio.get_running_loop()
+        self._unsent = transport.get_write_buffer_size()
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(PROGRESS_S, self._look)
+
+    def _look(self) -> None:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < self._unsent + self.added:
+            self._since = self._loop.time()
+        self._unsent, self.added = unsent, 0
+        patience_s = STALLED_S if unsent <= self._most_bytes else 2 * PROGRESS_S
+        if self._loop.time() - self._since >= patience_s:
+            slow.warning("a peer has read nothing for %.0f s: its socket is dropped", patience_s)
+            self._transport.abort()
+            return
+        self._timer = self._loop.call_later(PROGRESS_S, self._look)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+
 class FastLine(WSListener):
     """A socket that picows reads and writes."""
 
@@ -155,10 +201,13 @@ class FastLine(WSListener):
         self._max_bytes = max_bytes
         self._transport: Any = None  # a WSTransport, whose stub knows fewer close codes than there are
         self._early: list[bytes] = []
-        self._take: Callable[[bytes], None] = self._early.append
+        self._take: Callable[[bytes], None] = self._keep
         self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._is_refused = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_congested = self._is_paused = False
+        self._stall: Stall | None = None
         self._direct: DirectSocket | None = None
 
     def protocol(self, ping_every_s: float | None, ping_patience_s: float | None) -> Any:
@@ -177,7 +226,7 @@ class FastLine(WSListener):
             auto_ping_reply_timeout=min(ping_patience_s or interval, interval),
             auto_ping_strategy=0,
             enable_auto_pong=True,
-            max_frame_size=self._max_bytes,
+            max_frame_size=LARGEST * self._max_bytes,
             extra_headers=None,
             read_buffer_init_size=2048,
         )
@@ -208,8 +257,16 @@ class FastLine(WSListener):
             logger.critical("a frame could not be answered; its socket is closed", exc_info=True)
             raise
 
+    def send_user_specific_ping(self, transport: WSTransport) -> None:
+        """Ping the peer, unless nothing is read from it: then its answer could not be seen."""
+        if self._is_paused or self._is_congested:
+            asyncio.get_running_loop().call_soon(transport.notify_user_specific_pong_received)
+        else:
+            transport.send_ping()
+
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._connections.discard(self)
+        self._watch_progress(False)
         if self._direct is not None:
             self._direct.close()
             self._direct = None
@@ -220,21 +277,41 @@ class FastLine(WSListener):
     def pause_writing(self) -> None:
         self._is_congested = True
         self._watch_reading()
+        self._watch_progress(True)
 
     def resume_writing(self) -> None:
         self._is_congested = False
         self._watch_reading()
+        self._watch_progress(False)
+
+    def _keep(self, message: bytes) -> None:
+        """Keep a message until a conversation begins."""
+        self._early.append(message)
+        if len(self._early) == EARLY_LIMIT:
+            self.pause()
 
     def _collect(self, kind: WSMsgType, payload: bytes, is_last: bool) -> None:
-        """A message that comes in parts."""
+        """Put a message together that comes in parts."""
+        if self._is_refused:
+            return
         if (kind is CONTINUATION) is not bool(self._parts):
-            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a part of a message out of order")
+            raise self._refused(WSCloseCode.PROTOCOL_ERROR, "a part of a message out of order")
         self._parts.append(payload)
-        if sum(map(len, self._parts)) > self._max_bytes:
-            raise WSProtocolError(WSCloseCode.MESSAGE_TOO_BIG, "the message is too large")
+        self._parts_bytes += len(payload)
+        if self._parts_bytes > self._max_bytes:
+            told = f"the message has more than {self._max_bytes} bytes"
+            raise self._refused(WSCloseCode.MESSAGE_TOO_BIG, told)
+        if len(self._parts) > MOST_PARTS:
+            raise self._refused(WSCloseCode.POLICY_VIOLATION, f"the message has more than {MOST_PARTS} parts")
         if is_last:
-            whole, self._parts = b"".join(self._parts), []
+            whole, self._parts, self._parts_bytes = b"".join(self._parts), [], 0
             self._hand_over(whole)
+
+    def _refused(self, code: WSCloseCode, reason: str) -> WSProtocolError:
+        """The error that has picows close the socket; what still comes is not looked at."""
+        self._is_refused = True
+        self._parts, self._parts_bytes = [], 0
+        return WSProtocolError(code, reason)
 
     # What a conversation asks for.
 
@@ -243,6 +320,8 @@ class FastLine(WSListener):
 
     def write(self, kind: Any, frame: bytes) -> None:
         """Send a frame now: called by the outbox."""
+        if self._stall is not None:
+            self._stall.added += len(frame)
         if self._direct is None:
             self._transport.send(kind, frame)
             return
@@ -273,8 +352,11 @@ class FastLine(WSListener):
         self._watch_reading()
 
     async def converse(self, conversation: Conversation) -> None:
+        early, self._early = self._early, []
         self._take = conversation.take
-        for frame in self._early:
+        if len(early) >= EARLY_LIMIT:
+            self.resume()
+        for frame in early:
             conversation.take(frame)
         await self._ended
 
@@ -287,8 +369,16 @@ class FastLine(WSListener):
             else:
                 underlying.resume_reading()
 
+    def _watch_progress(self, is_congested: bool) -> None:
+        """Drop the peer if it reads nothing of what is unsent."""
+        if is_congested and self._stall is None and not self._ended.done():
+            self._stall = Stall(self._transport.underlying_transport, UNSENT_MESSAGES * self._max_bytes)
+        elif not is_congested and self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
     def _say_goodbye(self, code: Any) -> None:
-        """The peer closes, or answers our own goodbye."""
+        """The peer closes, or answers our own close frame."""
         self._outbox.flush()
         if not self._transport.is_close_frame_sent:
             self._transport.send_close(code or 1000)

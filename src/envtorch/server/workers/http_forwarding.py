@@ -53,9 +53,10 @@ class Relay:
     def __init__(self, app: ASGIApp, server: HTTPEnvServer, neighbours: WorkerNeighbours) -> None:
         self._app = app
         self._sessions = server.sessions
+        self._max_bytes = server.max_message_bytes
         self._neighbours = neighbours
         self._rpc = RpcDoor(server.sessions)
-        self._door = SocketDoor(server.sessions, self._rpc, server.mode)
+        self._door = SocketDoor(server.sessions, self._rpc, server.mode, server.max_message_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -108,7 +109,7 @@ class Relay:
         try:
             url = websocket.url
             target = f"{url.path}?{url.query}" if url.query else url.path
-            await self._neighbours.first(target, shown, lambda: accept(websocket))
+            await self._neighbours.first(target, shown, lambda: accept(websocket, max_bytes=self._max_bytes))
         except (EnvTorchError, OSError, TimeoutError):
             await websocket.close(1008)
 

@@ -41,10 +41,12 @@ def main(line: int, hatch: int, private: int, page: int) -> None:
         hands = Hands(to_master, socket.socket(fileno=hatch), Page(page, plan.worker + 1))
         worker = assemble(_load(plan), plan, hands)
     except EnvTorchError as error:
-        asyncio.run(_say(to_master, Unfit(str(error))))
+        asyncio.run(_say(to_master, Unfit.of(error)))
         sys.exit(1)
     spare_the_collector()
     worker.run(sockets=[socket.socket(fileno=private)])
+    if worker.failure is not None:
+        sys.exit(1)
 
 
 def _end_with(master: int) -> None:
@@ -117,6 +119,8 @@ class Hands:
 def assemble(app: Any, plan: Plan, hands: Hands) -> "WorkerServer":
     """The server of one worker around its application."""
     server = env_server(app)
+    if server is not None:
+        server.bound(locked=plan.token_file is not None, exposed=plan.is_exposed)
     is_locked = plan.token_file is not None or (server is not None and server.is_locked)
     if plan.worker == 0 and plan.is_exposed and not is_locked:
         logger.warning(
@@ -140,7 +144,8 @@ class WorkerServer(DrainingServer):
     def __init__(
         self, config: Any, server: HTTPEnvServer | None, slots: SharedSlots, plan: Plan, hands: Hands
     ) -> None:
-        super().__init__(config, server.sessions if server else None, drain_s=plan.drain_s)
+        sessions = server.sessions if server else None
+        super().__init__(config, sessions, drain_s=plan.drain_s, on_ready=lambda: None)
         self._server = server
         self._slots = slots
         self._line = hands.line
@@ -150,6 +155,9 @@ class WorkerServer(DrainingServer):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.failure is not None:
+            await _say(self._line, Unfit.of(self.failure))
+            return
         self._hatch.setblocking(False)
         asyncio.get_running_loop().add_reader(self._hatch, self._take)
         is_shared = self._server is not None and self._server.sessions.factory.is_shared

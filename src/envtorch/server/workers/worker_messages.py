@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from envtorch.errors import EnvTorchError
 from envtorch.server.sessions.slots import Names
 
 __all__ = [
@@ -67,9 +68,16 @@ class Ready(_Note, frozen=True):
 
 
 class Unfit(_Note, frozen=True):
-    """The application cannot be had, and this is why."""
+    """Why the application cannot be served: the error, as `from_wire` reads it."""
 
     message: str
+    code: str | None = None
+    details: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, error: EnvTorchError) -> "Unfit":
+        """What the master needs to raise the same error, with its details as text."""
+        return cls(error.message, error.code, {name: str(value) for name, value in error.details.items()})
 
 
 class Take(_Note, frozen=True):

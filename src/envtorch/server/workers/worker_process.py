@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from envtorch.errors import CapacityReached, ConfigurationError
+from envtorch.errors import CapacityReached, ConfigurationError, from_wire
 from envtorch.server.sessions.remote_sessions import LivesElsewhere
 from envtorch.server.sessions.slots import Names
 from envtorch.server.workers.session_register import Register
@@ -175,8 +175,9 @@ class Child:
                 self._line.send(Found(call, register.find(name), register.fate(name)))
             case Ready() if not self.ready.done():
                 self.ready.set_result(note)
-            case Unfit(message) if not self.ready.done():
-                self.ready.set_exception(ConfigurationError(message))
+            case Unfit(message, code, details) if not self.ready.done():
+                error = from_wire(code, message, details) if code else ConfigurationError(message, **details)
+                self.ready.set_exception(error)
                 self.ready.exception()
 
     def _grant(self, call: int, taking: Any) -> None:

@@ -1,0 +1,131 @@
+"""HTTP connections with limits on what a peer may leave unfinished.
+
+uvicorn closes a connection that is idle between two requests, but waits without limit for the rest of a
+header or body that was begun, and accepts connections until the process has no descriptors left. Peers need
+no token for either.
+"""
+
+import asyncio
+import sys
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+__all__ = ["HEADER_TIMEOUT_S", "BoundedHttpProtocol"]
+
+HEADER_TIMEOUT_S = 10.0
+"""How long a peer may take to send a request's header, from connecting or from its first byte."""
+
+BODY_TIMEOUT_S = 30.0
+"""How long a peer may send nothing in the middle of a body."""
+
+SWEEP_S = 1.0
+"""How often connections are looked at; also the age below which none is closed to make room for others."""
+
+
+def _most_idle() -> int:
+    """How many connections may be open with no request being answered: a quarter of the descriptors."""
+    if sys.platform == "win32":
+        return 1024
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1024 if soft == resource.RLIM_INFINITY else max(16, min(1024, soft // 4))
+
+
+class HttpConnections:
+    """The HTTP connections of one server; upgraded ones are no longer among them."""
+
+    _of_state: "WeakKeyDictionary[ServerState, HttpConnections]" = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, state: ServerState) -> "HttpConnections":
+        return cls._of_state.setdefault(state, cls())
+
+    def __init__(self) -> None:
+        self._open: dict[BoundedHttpProtocol, None] = {}
+        self._most_idle = _most_idle()
+        self._is_sweeping = False
+
+    def add(self, connection: "BoundedHttpProtocol") -> None:
+        self._open[connection] = None
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            connection.loop.call_later(SWEEP_S, self._sweep, connection.loop)
+
+    def discard(self, connection: "BoundedHttpProtocol") -> None:
+        self._open.pop(connection, None)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close what has been unfinished for too long, and the oldest idle ones where there are too many."""
+        now = loop.time()
+        idle = []
+        for connection in list(self._open):
+            if connection.is_overdue(now):
+                connection.abort()
+            elif connection.is_idle and now - connection.opened >= SWEEP_S:
+                idle.append(connection)
+        for connection in idle[: max(0, len(idle) - self._most_idle)]:
+            connection.abort()
+        self._is_sweeping = bool(self._open)
+        if self._is_sweeping:
+            loop.call_later(SWEEP_S, self._sweep, loop)
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP connection, closed when its peer leaves a request unfinished for too long."""
+
+    _connections: HttpConnections
+    _due: float | None = None
+    """When the header or body that is being read is overdue; None between requests."""
+    opened = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.opened = self.loop.time()
+        self._due = self.opened + HEADER_TIMEOUT_S
+        self._connections = HttpConnections.of(self.server_state)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._connections.discard(self)
+        super().handle_websocket_upgrade()
+
+    def on_message_begin(self) -> None:
+        self._due = self.loop.time() + HEADER_TIMEOUT_S
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._due = self.loop.time() + BODY_TIMEOUT_S
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._due = self.loop.time() + BODY_TIMEOUT_S
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._due = None
+        super().on_message_complete()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: Any = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the peer has kept a header or body waiting for too long.
+
+        A connection that is not read, because the application has not yet taken what came before, waits for
+        us.
+        """
+        return self._due is not None and now > self._due and not self.flow.read_paused
+
+    def abort(self) -> None:
+        self.transport.abort()

@@ -1,0 +1,52 @@
+"""Tracebacks reduced to the frames of an environment's author: what they can mend, and nothing of ours."""
+
+import importlib
+import traceback
+from pathlib import Path
+
+__all__ = ["author_line", "author_traceback"]
+
+_IMPORT_SYSTEM = str(Path(importlib.__file__).parent)
+_PACKAGE = str(Path(__file__).parent)
+_BUNDLED = str(Path(__file__).parent / "envs")
+
+
+def author_traceback(error: BaseException) -> str:
+    """The traceback of `error` without frames of EnvTorch and of the import system.
+
+    Empty when no frame is left and the error names no source line of its own.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    _reduce(told)
+    if not told.stack and getattr(told, "filename", None) is None:
+        return ""
+    return "".join(told.format()).rstrip()
+
+
+def author_line(error: BaseException) -> str | None:
+    """The author's line that raised `error`, as `file, line N`; None when no frame is the author's."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{_short(error.filename)}, line {error.lineno}"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_authors(frame)]
+    return f"{_short(own[-1].filename)}, line {own[-1].lineno}" if own else None
+
+
+def _reduce(told: traceback.TracebackException) -> None:
+    told.stack[:] = [frame for frame in told.stack if _is_authors(frame)]
+    for other in (told.__cause__, told.__context__):
+        if other is not None:
+            _reduce(other)
+
+
+def _is_authors(frame: traceback.FrameSummary) -> bool:
+    if frame.filename.startswith(("<frozen ", _IMPORT_SYSTEM)):
+        return False
+    return not frame.filename.startswith(_PACKAGE) or frame.filename.startswith(_BUNDLED)
+
+
+def _short(filename: str) -> str:
+    path = Path(filename)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return filename

@@ -1,0 +1,208 @@
+"""Wrong command lines and broken environments: a sentence, the next step, the exit code, no frame of ours."""
+
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import envtorch
+from envtorch.cli.exits import Exit
+
+ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
+OURS = str(Path(envtorch.__file__).parent)
+
+GOOD = """
+from envtorch import Action, EnvClient, Environment, Observation, State, create_app
+
+class Guess(Action):
+    number: int
+
+class Hint(Observation):
+    text: str = ""
+
+class Game(Environment[Guess, Hint, State]):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed: int | None = None) -> Hint:
+        return Hint(text="guess")
+
+    def step(self, action: Guess) -> Hint:
+        return Hint(text="no")
+
+    @property
+    def state(self) -> State:
+        return State()
+
+class GameClient(EnvClient[Guess, Hint, State]): ...
+
+class Unfinished(Environment[Guess, Hint, State]):
+    def reset(self) -> Hint:
+        return Hint()
+"""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A command line that is refused."""
+
+    line: str
+    code: Exit
+    sentence: str
+    next_step: str
+
+
+WRONG = [
+    Wrong("frobnicate", Exit.MISUSED, "No such command 'frobnicate'", "for help"),
+    Wrong("serve", Exit.MISUSED, "Missing argument 'TARGET'", "serve -h' for help"),
+    Wrong("serve good:Game --wrong", Exit.MISUSED, "No such option: --wrong", "serve -h' for help"),
+    Wrong("serve eco_env", Exit.MISUSED, "did you mean echo_env?", "coding_env, echo_env, repl_env"),
+    Wrong("serve good", Exit.MISUSED, "did you mean good.py?", "a .py file"),
+    Wrong("serve nowhere:app", Exit.MISUSED, "there is no module 'nowhere'", "./my_env.py"),
+    Wrong("serve good:Gam", Exit.MISUSED, "module 'good' has no 'Gam': it has Game", "good:NAME"),
+    Wrong("serve ./nowhere.py", Exit.MISUSED, "there is no file nowhere.py", "a Python file that exists"),
+    Wrong("serve good:GameClient", Exit.MISUSED, "good:GameClient is a client class", "good:Game"),
+    Wrong("serve good:Hint", Exit.MISUSED, "good:Hint is an observation class", "good:Game"),
+    Wrong(
+        "serve good:Unfinished", Exit.MISUSED, "abstract class: it does not define state, step", "define them"
+    ),
+    Wrong("serve good:Game --port 99999", Exit.MISUSED, "65535", "serve -h' for help"),
+    Wrong("serve good:Game --host nosuch.invalid", Exit.MISUSED, "is no address", "127.0.0.1"),
+    Wrong("serve good:Game --fd 987", Exit.MISUSED, "--fd 987 is no open socket", "--port"),
+    Wrong("serve good:Game --isolation magic", Exit.MISUSED, "isolation is 'process'", ""),
+    Wrong("serve good:Game --port 0 --token-file none", Exit.MISUSED, "token file cannot be read", ""),
+    Wrong("serve good:Game --record good.py", Exit.MISUSED, "recordings cannot be written to good.py", ""),
+    Wrong("wheel /proc", Exit.MISUSED, "cannot be written", "a directory that you may write to"),
+    Wrong("k8s render 'bad image'", Exit.MISUSED, "'bad image' is no name of an image", "my-env:1.0"),
+    Wrong("check http://127.0.0.1:9", Exit.UNREACHABLE, "there is no server at", "`envtorch serve TARGET`"),
+    Wrong(
+        "bench good:Game --sessions many",
+        Exit.MISUSED,
+        "--sessions is a number, or several as in 1,8,64",
+        "bench --help",
+    ),
+    Wrong("bench good:Game --action {", Exit.MISUSED, "--action is no JSON", ""),
+    Wrong("replay nowhere.jsonl", Exit.MISUSED, "there is no recording at nowhere.jsonl", "replay --help"),
+    Wrong("recording list good.py", Exit.MISUSED, "good.py is no recording", "serve --record"),
+    Wrong("build nothing", Exit.MISUSED, "no environment with a Dockerfile", "echo_env"),
+    Wrong("push nothing --to me/x --dry-run", Exit.MISUSED, "neither a directory nor a bundled", "echo_env"),
+    Wrong("new 1x", Exit.MISUSED, "'1x' cannot be a name: use letters, digits", "new --help"),
+    Wrong("mcp good:Hint", Exit.MISUSED, "is an observation class", "good:Game"),
+]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The source of a module `broken`, and what is said of it."""
+
+    source: str
+    sentence: str
+    code: Exit = Exit.FOUND_WANTING
+
+
+BROKEN = {
+    "syntax error": Broken("def f(:", "SyntaxError: invalid syntax (broken.py, line 1)"),
+    "missing module": Broken(
+        "\nimport finrl_of_nobody",
+        "needs the module 'finrl_of_nobody', which is not installed (broken.py, line 2)",
+    ),
+    "missing name": Broken("from json import nothing", "ImportError: cannot import name 'nothing'"),
+    "raises at import": Broken("raise ValueError('no data')", "ValueError: no data (broken.py, line 1)"),
+    "exits at import": Broken(
+        "import sys\nsys.exit('usage: me')", "SystemExit: usage: me (broken.py, line 2)"
+    ),
+    "name error": Broken(
+        "app = create_app(1)", "NameError: name 'create_app' is not defined (broken.py, line 1)"
+    ),
+    "imports itself": Broken("from broken import app", "ImportError: cannot import name 'app'"),
+    "constructor raises": Broken(
+        GOOD + "\nclass app(Game):\n    def __init__(self): raise RuntimeError('no licence')", "no licence"
+    ),
+    "constructor wants arguments": Broken(
+        GOOD + "\nclass app(Game):\n    def __init__(self, size): self.size = size",
+        "its constructor needs 'size'",
+        Exit.MISUSED,
+    ),
+    "no classes": Broken(
+        "from envtorch import create_app, Environment\n"
+        "class Bare(Environment):\n"
+        "    def reset(self): ...\n    def step(self, action): ...\n    state = None\n"
+        "app = create_app(Bare)",
+        "Bare does not say which action and observation classes it uses",
+        Exit.MISUSED,
+    ),
+    "not an environment": Broken(
+        "from envtorch import create_app\napp = create_app(3)", "int is no environment", Exit.MISUSED
+    ),
+    "application is a number": Broken("app = 3", "broken:app is a value of type int", Exit.MISUSED),
+}
+
+
+def run(line: str, directory: Path) -> "subprocess.CompletedProcess[str]":
+    environ = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}
+    return subprocess.run(
+        [*ENVTORCH, *shlex.split(line)],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        timeout=90,
+        env=environ,
+    )
+
+
+def told(stderr: str) -> str:
+    return " ".join(stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.line)
+def test_a_wrong_command_line_is_refused_in_a_sentence(wrong: Wrong, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    done = run(wrong.line, tmp_path)
+    assert done.returncode == wrong.code, done.stderr
+    assert wrong.sentence in told(done.stderr)
+    assert wrong.next_step in told(done.stderr)
+    assert "Next: " in done.stderr or "Try '" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert OURS not in done.stderr
+    assert "serves" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve broken:app --port 0", "check broken:app"])
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_environment_is_shown_by_its_authors_frames(
+    broken: Broken, command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(broken.source)
+    done = run(command, tmp_path)
+    said = told(done.stdout + done.stderr)
+    assert done.returncode == broken.code, said
+    assert broken.sentence in said
+    assert OURS not in said
+    assert "serves" not in said
+    assert "Next:" in said or "→" in said
+
+
+def test_a_module_that_cannot_be_loaded_shows_the_authors_line(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("def load():\n    raise OSError('the data is not there')\n")
+    (tmp_path / "broken.py").write_text("import helper\n\nhelper.load()\n")
+    done = run("serve broken:app", tmp_path)
+    assert done.returncode == Exit.FOUND_WANTING
+    frames = [line for line in done.stderr.splitlines() if line.strip().startswith("File ")]
+    assert [Path(line.split('"')[1]).name for line in frames] == ["broken.py", "helper.py"]
+    assert "(helper.py, line 2)" in done.stderr
+
+
+def test_workers_refuse_what_one_process_refuses(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN["constructor raises"].source)
+    done = run("serve broken:app --port 0 --workers 2 --sessions 2", tmp_path)
+    assert done.returncode == Exit.FOUND_WANTING, done.stderr
+    assert "no licence" in done.stderr
+    assert "serves" not in done.stderr
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    done = run("--version", tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"envtorch {envtorch.__version__}\n")
