@@ -1,6 +1,7 @@
 """One live sandbox as its owner holds it: descriptors, limits, what is known of its end."""
 
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -16,6 +17,7 @@ from envtorch.errors import ConfigurationError, SessionLost, WrongProcess
 from .cgroups import Group
 from .guest import tree
 from .guest.lockdown import top_mark
+from .guest.processes import children_of, descendants, mark, status
 from .handle import Handle, process_behind
 from .lineage import Lineage
 from .monitor import Excess, Monitor, memory_limit, process_limit
@@ -27,6 +29,9 @@ from .zygotes import NOBODY, Zygote, owned_resources
 
 __all__ = ["Core"]
 
+logger = logging.getLogger(__name__)
+
+_ORPHANS_S = 8.0
 _FORK_ROOM = 512
 """Without a control group, processes are counted per user namespace, and that of a fork lies inside its
 parent's: once it has forks, a sandbox may have this many processes more."""
@@ -231,6 +236,33 @@ class Core:
         self.require_own_process()
         if self.closed:
             raise SessionLost("the sandbox is closed")
+
+    def end_orphans(self) -> None:
+        """End what an init that was killed has left behind, where there is no namespace to end with it.
+
+        The zygote, or the supervisor, has become the parent of such processes, and none of theirs has a mark.
+        """
+        end = time.monotonic() + _ORPHANS_S
+        looks = 0
+        while looks < 2 and time.monotonic() < end:  # twice nothing: they may move while we look
+            looks += 1
+            for parent in (self.zygote.process, self.zygote.supervisor.pid):
+                for orphan in children_of(parent):
+                    if mark(orphan) == top_mark() and self._end_tree(orphan):
+                        looks = 0
+        if looks < 2:
+            logger.error("processes of a sandbox whose init was killed could not be ended")
+
+    @staticmethod
+    def _end_tree(process: int) -> bool:
+        """Kill a process and those below it. Whether any of them was alive."""
+        found = False
+        for victim in (process, *descendants(process)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(victim, signal.SIGKILL)
+            state = status(victim)
+            found = found or (state is not None and state.lives)
+        return found
 
     def disown(self) -> None:
         """In a forked child of the owner: close its copies of the descriptors, and nothing else."""

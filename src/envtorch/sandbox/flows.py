@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _OPEN_TIMEOUT_S = 60.0
-_CLOSE_TIMEOUT_S = 2.0
+_CLOSE_TIMEOUT_S = 10.0
 _ATTEMPTS = 5
 _ORDER_TIMEOUT_S = 10.0
 _WORTH_A_SPARE = 2
@@ -227,19 +227,28 @@ def close(core: Core) -> Flow[None]:
 
 
 def _end(core: Core) -> Flow[None]:
+    handle = core.handle
     with contextlib.suppress(OSError):
-        core.handle.control.shutdown(
-            socket.SHUT_RDWR
-        )  # the init takes this as its end, whoever else has a copy
-    for channel in (core.handle.far_control, core.handle.far_data, core.handle.data):
+        handle.control.shutdown(socket.SHUT_WR)  # the init takes this as its end, whoever else has a copy
+    for channel in (handle.far_control, handle.far_data, handle.data):
         channel.close()
-    if core.handle.watch is not None:
-        ready = yield Wait([core.handle.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+    if handle.watch is not None:
+        ready = yield Wait([handle.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
         if not ready:
-            core.handle.kill()
-            yield Wait([core.handle.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+            handle.kill()
+            yield Wait([handle.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+    if core.home is not None and not _ended_in_order(core):
+        yield Block(core.end_orphans)
     if core.moves:
         yield Block(core.settle)
     if core.home is not None:
         yield Block(core.clear_home)
     core.release()
+
+
+def _ended_in_order(core: Core) -> bool:
+    """Whether an init has said that it has ended all other processes, as it does last."""
+    found = core.handle.events() or []
+    for _, descriptors in found:
+        close_all(descriptors)
+    return any(said.event == "ended" for said, _ in found)
