@@ -32,11 +32,11 @@
     ├── ConfigurationError     —                   options that contradict each other
     └── MissingExtra           —                   an optional package is not installed
 
-An error with a code travels: the server sends `code`, the message and the error's public `details`; the
-client looks the code up in `BY_CODE` and raises the same class. Those without a code never cross the wire. A
-fault of the infrastructure (`CapacityReached`, `Draining`, `SessionLost`, `InternalError`, `ConnectFailed`,
-`ProviderFailed`) says nothing about a policy and is never a reward of zero. `TimedOut` and `OutOfResources`
-are the policy's, unless the caller knows better.
+An error with a code travels: the server sends `code`, the message and the error's public
+`details`; the client looks the code up in `BY_CODE` and raises the same class. Those without a code
+never cross the wire. A fault of the infrastructure (`CapacityReached`, `Draining`, `SessionLost`,
+`InternalError`, `ConnectFailed`, `ProviderFailed`) is never a reward of zero. A step that is `TimedOut` or
+`OutOfResources` is usually the agent's doing.
 """
 
 from collections.abc import Mapping

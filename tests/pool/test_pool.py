@@ -163,6 +163,23 @@ def test_an_episode_that_fails_by_itself_is_not_played_again(borrowed: Callable[
     assert played == {0: 1, 1: 1, 2: 1}
 
 
+@pytest.mark.parametrize("error", [TimedOut("too slow"), OutOfResources("too large")])
+def test_an_episode_that_exceeds_a_limit_is_the_agents_and_is_not_played_again(
+    borrowed: Callable[[], Borrowed], error: Exception
+) -> None:
+    played = 0
+
+    def exceed(env: EchoEnv, item: int) -> None:
+        nonlocal played
+        played += 1
+        raise error
+
+    with EnvPool(EchoEnv, borrowed) as pool:
+        (outcome,) = pool.run(exceed, [1])
+    assert isinstance(outcome, Failed)
+    assert (outcome.error, outcome.lost, played) == (error, (), 1)
+
+
 def test_an_episode_lost_to_the_infrastructure_is_played_again_and_told(
     borrowed: Callable[[], Borrowed],
 ) -> None:

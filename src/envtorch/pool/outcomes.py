@@ -12,10 +12,18 @@ from envtorch.errors import (
     InternalError,
     ProviderFailed,
     SessionLost,
-    TimedOut,
 )
 
-__all__ = ["Attempts", "Failed", "Finished", "Outcome", "Playing", "episode", "is_infrastructure"]
+__all__ = [
+    "INFRASTRUCTURE",
+    "Attempts",
+    "Failed",
+    "Finished",
+    "Outcome",
+    "Playing",
+    "episode",
+    "is_infrastructure",
+]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")

@@ -160,7 +160,8 @@ class ClientChannels:
 
     def next_deadline(self) -> float:
         """When the caller of the most urgent request stops waiting."""
-        return min(request.deadline for request in set(self._owed.values()))
+        requests = self._owed.values()
+        return min(request.deadline for request in (set(requests) if len(requests) > 1 else requests))
 
     # Opening and attaching.
 
