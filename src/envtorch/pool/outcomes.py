@@ -12,6 +12,7 @@ from envtorch.errors import (
     InternalError,
     ProviderFailed,
     SessionLost,
+    TimedOut,
 )
 
 __all__ = [
