@@ -32,7 +32,7 @@ from envtorch.protocol.encoding import Encoded, encode_observation, encode_value
 from envtorch.protocol.flow import Flow, drive, settle
 from envtorch.protocol.forking import fork_environment
 from envtorch.protocol.formats import BY_NAME, JSON, READ_ERRORS, Format
-from envtorch.protocol.mcp_result import tool_result
+from envtorch.protocol.mcp_result import tool_description, tool_result
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction, ToolErrorType
 
@@ -213,10 +213,7 @@ class EnvironmentHost:
                 tools = yield environment.describe_tools()
             else:
                 tools = (yield self._step(ListToolsAction())).tools
-            described = [
-                {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
-                for tool in tools
-            ]
+            described = [tool_description(tool) for tool in tools]
         except (Exception, SystemExit) as error:
             raise blamed("list_tools", error) from error
         return encode_value(described)

@@ -1,10 +1,13 @@
 """Rollouts: a policy and an environment in, trajectories out. Knows no trainer and no torch."""
 
 from envtorch.rollout.blame import NotAnAction
+from envtorch.rollout.blocking_rollouts import BlockingRollouts
 from envtorch.rollout.chat_formats import ChatFormat, CodeFormat, JSONFormat, ToolFormat, default_format
 from envtorch.rollout.chat_templates import ChatTemplate, TransformersTemplate
 from envtorch.rollout.completions import Completion, Prompt, RolloutPolicy
+from envtorch.rollout.endpoint_policy import OpenAIPolicy
 from envtorch.rollout.rollout_summary import RolloutSummary
+from envtorch.rollout.rollout_trees import RolloutTree, TreeNode
 from envtorch.rollout.rollouts import Rollouts
 from envtorch.rollout.trajectories import (
     ChatMessage,
@@ -15,8 +18,11 @@ from envtorch.rollout.trajectories import (
     TrajectoryGroup,
     TurnRecord,
 )
+from envtorch.rollout.trajectory_files import TrajectoryFile
+from envtorch.rollout.transcripts import Transcript
 
 __all__ = [
+    "BlockingRollouts",
     "ChatFormat",
     "ChatMessage",
     "ChatTemplate",
@@ -25,16 +31,21 @@ __all__ = [
     "Ending",
     "JSONFormat",
     "NotAnAction",
+    "OpenAIPolicy",
     "Prompt",
     "RolloutPolicy",
     "RolloutSummary",
+    "RolloutTree",
     "Rollouts",
     "Task",
     "Tokens",
     "ToolFormat",
     "Trajectory",
+    "TrajectoryFile",
     "TrajectoryGroup",
+    "Transcript",
     "TransformersTemplate",
+    "TreeNode",
     "TurnRecord",
     "default_format",
 ]

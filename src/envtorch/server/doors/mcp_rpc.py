@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.calls import Call
-from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success
+from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
 from envtorch.protocol.ledger import Outcome
 from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.registry import Sessions
@@ -27,7 +27,7 @@ class OwnCall(NamedTuple):
     """A request for the tools of a socket's own session, as a call."""
 
     call: Call
-    id: str | int | None
+    id: RequestId
     is_list: bool
 
     def response(self, outcome: Outcome) -> bytes:
@@ -81,7 +81,7 @@ class RpcDoor:
         self, text: str | bytes, *, own: Session | None, parse_error: str = "Parse error"
     ) -> bytes:
         """The response to one request, whatever happens."""
-        id: str | int | None = None
+        id: RequestId = None
         try:
             request = decode(text, parse_error=parse_error)
             id = request.id
