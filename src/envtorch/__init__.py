@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from envtorch.env import Environment, EnvSpec, Rubric, TaskProvider, ToolProvider, Transform
     from envtorch.errors import EnvTorchError
     from envtorch.pool import AsyncEnvPool, EnvPool
-    from envtorch.server import HTTPEnvServer, create_app, create_fastapi_app, serve
+    from envtorch.sandbox import Sandbox
+    from envtorch.server import HTTPEnvServer, ServerOptions, create_app, create_fastapi_app, serve
     from envtorch.together import Actions
     from envtorch.types import (
         Action,
@@ -47,7 +48,8 @@ _HOMES = {
     "envtorch.env": ("EnvSpec", "Environment", "Rubric", "TaskProvider", "ToolProvider", "Transform"),
     "envtorch.errors": ("EnvTorchError",),
     "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
-    "envtorch.server": ("HTTPEnvServer", "create_app", "create_fastapi_app", "serve"),
+    "envtorch.sandbox": ("Sandbox",),
+    "envtorch.server": ("HTTPEnvServer", "ServerOptions", "create_app", "create_fastapi_app", "serve"),
     "envtorch.together": ("Actions",),
     "envtorch.types": (
         "Action",
@@ -81,7 +83,9 @@ __all__ = [
     "MCPToolClient",
     "Observation",
     "Rubric",
+    "Sandbox",
     "ServerCapacityStatus",
+    "ServerOptions",
     "SessionInfo",
     "State",
     "StepResult",

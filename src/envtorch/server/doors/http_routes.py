@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeGuard, TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -204,6 +204,10 @@ class HttpDoor:
         self._sessions = sessions
         self._codec = codec
         self._unhealthy: Unhealthy | None = None
+        self._latest: Session | None = None
+        """What the last /reset opened that named no session."""
+        self._unnamed: Session | None = None
+        """The session of callers who name none, where it is known."""
 
     def register(self, router: APIRouter, mode: ServerMode) -> None:
         """Add the routes. In production mode the simulation's controls are not among them."""
@@ -334,7 +338,23 @@ class HttpDoor:
     async def _new_session(self) -> Session:
         if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()
-        return await self._sessions.open(held=False)
+        if self._is_live(self._unnamed):
+            return self._unnamed
+        self._latest = await self._sessions.open(held=False)
+        return self._latest
+
+    def _is_live(self, session: Session | None) -> TypeGuard[Session]:
+        return session is not None and self._sessions.by_token(session.token) is session
+
+    def _meant(self) -> Session | None:
+        """The session that a caller means who names none: the only one there is, if /reset opened it.
+
+        From then on it is the session of callers who name none, and others may come beside it.
+        """
+        if not self._is_live(self._unnamed):
+            is_clear = self._sessions.active == 1 and self._is_live(self._latest)
+            self._unnamed = self._latest if is_clear else None
+        return self._unnamed
 
     async def _session(self, request: Request) -> Session:
         if _token(request) is not None:
@@ -344,6 +364,9 @@ class HttpDoor:
             return session
         if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()
+        meant = self._meant()
+        if meant is not None:
+            return meant
         raise SessionRequired(
             f"this server holds up to {self._sessions.capacity} sessions: send the {SESSION_HEADER} "
             "header, or the cookie, that POST /reset answered with"
@@ -429,7 +452,7 @@ def _read(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid(error.errors(include_url=False, include_context=False)) from None
+        raise _invalid(error.errors(include_url=False)) from None
 
 
 def _read_step(body: bytes) -> tuple[bytes, StepOptions]:
