@@ -20,7 +20,7 @@ def main() -> None:
             seen = result.observation
             print(f">>> {code.splitlines()[-1]}")
             print(f"{seen.stdout}{seen.stderr}{seen.value or ''}".rstrip() or "(nothing)")
-            print(f"    {seen.outcome}, exit code {seen.exit_code}, reward {result.reward:+.1f}\n")
+            print(f"    {seen.outcome}, exit code {seen.exit_code}\n")
         print(f"{env.state().step_count} steps; the last exit code was {env.state().last_exit_code}")
 
 

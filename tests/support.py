@@ -62,3 +62,9 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = PATI
     while not condition():
         assert time.monotonic() < deadline, f"never happened: {what}"
         time.sleep(0.005)
+
+
+def cut(client: Any) -> None:
+    """Break the connection of a blocking client or vector, as a network does: nobody is told."""
+    link = client._link if hasattr(client, "_link") else client
+    link._shell._connection._socket.shutdown(socket.SHUT_RDWR)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from envtorch.client import (
         AsyncEnvClient,
+        AsyncVectorEnv,
         EnvClient,
         GenericEnvClient,
         HTTPEnvClient,
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "envtorch.client": (
         "AsyncEnvClient",
+        "AsyncVectorEnv",
         "EnvClient",
         "GenericEnvClient",
         "HTTPEnvClient",
@@ -70,6 +72,7 @@ __all__ = [
     "Actions",
     "AsyncEnvClient",
     "AsyncEnvPool",
+    "AsyncVectorEnv",
     "ConcurrencyConfig",
     "EnvClient",
     "EnvPool",

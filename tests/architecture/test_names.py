@@ -43,7 +43,6 @@ SHARED_STEMS = {
     "subject": "page's environment, checked environment",
     "together": "step_many, and its checks",
     "tools": "declared tools, their protocol, their client",
-    "vector": "protocol's side of a vector, client's",
     "widgets": "page's, terminal's",
     "wire": "sandbox's frames, protocol's formats",
 }
@@ -67,9 +66,7 @@ SHARED_CLASSES = {
     "Names": "slots, a new project",
     "Nursery": "sandbox's, isolated processes'",
     "Outcome": "sandbox's run, server's request",
-    "Outgoing": "a frame, a vector's actions",
     "Phase": "provider's, session's",
-    "Piece": "a frame, a vector's answer",
     "Plan": "sandbox's, isolated process's, worker's",
     "Player": "recording's, check_env's",
     "Pool": "sandboxes, servers",

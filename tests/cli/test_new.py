@@ -65,6 +65,19 @@ def test_nothing_of_the_template_is_left(tmp_path: Path) -> None:
     assert (tmp_path / "word-chain/.github/workflows/ci.yml").is_file()
 
 
+def test_the_state_of_a_new_environment_does_not_hold_the_answer(tmp_path: Path) -> None:
+    run([str(BIN / "envtorch"), "new", "riddle"], cwd=tmp_path)
+    play = (
+        "from riddle import RiddleEnv\n"
+        "with RiddleEnv.local() as env:\n"
+        "    for seed in range(30):\n"
+        "        env.reset(seed=seed, episode_id='same')\n"
+        "        print(env.state().model_dump_json())\n"
+    )
+    told = run([sys.executable, "-c", play], cwd=tmp_path / "riddle")
+    assert len(set(told.splitlines())) == 1, "thirty secret numbers, and one state"
+
+
 def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "wordle").mkdir()
     (tmp_path / "wordle/mine.txt").write_text("precious")
@@ -83,7 +96,7 @@ def test_new_make_test_check(tmp_path: Path) -> None:
     assert "make test" in said
     project = tmp_path / "wordle"
     tested = run(["make", "test"], cwd=project)
-    assert "5 passed" in tested
+    assert "6 passed" in tested
     assert "no issues found" in tested
     assert not (project / ".venv").exists(), "the Python that has everything is used as it is"
     assert "0 errors, 0 warnings" in run([*ENVTORCH, "check", "."], cwd=project)
@@ -102,6 +115,6 @@ def test_on_a_machine_that_has_nothing_but_envtorch(tmp_path: Path) -> None:
         pytest.skip(f"there is no package index here: {installed.stderr[-300:]}")
     run(["envtorch", "new", "wordle"], cwd=tmp_path, path=bare / "bin")
     tested = run(["make", "test"], cwd=tmp_path / "wordle", path=bare / "bin", timeout=800)
-    assert "5 passed" in tested
+    assert "6 passed" in tested
     assert "0 errors" in run(["envtorch", "check", "."], cwd=tmp_path / "wordle", path=bare / "bin")
     shutil.rmtree(tmp_path / "wordle/.venv")

@@ -61,7 +61,7 @@ def run(script: str, cwd: Path, timeout: float) -> str:
 @pytest.mark.timeout(900)
 def test_from_an_empty_directory(tmp_path: Path) -> None:
     said = run(script_of(WRITTEN, free_port()), tmp_path, timeout=800)
-    assert "5 passed" in said
+    assert "6 passed" in said
     assert said.count("0 errors, 0 warnings") == 2, "checked here, and on the server"
     assert "steps/s" in said
     assert "no divergence" in said

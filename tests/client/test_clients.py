@@ -8,8 +8,16 @@ from typing import Any, Protocol, assert_type, get_args
 import numpy as np
 import pytest
 
-from envtorch import AsyncEnvClient, EnvClient, GenericEnvClient, HTTPEnvClient, StepResult
-from envtorch.client.aio import AsyncFactory
+from envtorch import (
+    AsyncEnvClient,
+    AsyncVectorEnv,
+    EnvClient,
+    GenericEnvClient,
+    HTTPEnvClient,
+    StepResult,
+    VectorEnv,
+)
+from envtorch.client.aio.client import AsyncFactory
 from envtorch.client.options import Wire
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
 from envtorch.errors import (
@@ -22,6 +30,7 @@ from envtorch.errors import (
     TimedOut,
 )
 from envtorch.server import create_app
+from tests.faults.counting import Add, Counting, CountingEnv
 from tests.server.environments import AsyncObedient, Count, Obedient, Order, Report
 from tests.support import Running, running
 
@@ -129,7 +138,10 @@ def test_the_twins_have_the_same_methods() -> None:
     assert public(EnvClient) - translation - constructors - {"aio", "vector"} == public(AsyncEnvClient) - {
         "cancel"
     }
-    assert public(AsyncFactory) == constructors
+    assert public(AsyncFactory) == constructors | {"vector"}
+    assert public(AsyncVectorEnv) == public(VectorEnv) | {
+        "connect"
+    }  # a blocking vector connects when it is made
 
 
 class TestTypes:
@@ -177,14 +189,13 @@ class TestHooks:
         assert asyncio.run(awaited()) == "TWIN"
 
 
-every_wire = pytest.mark.parametrize("wire", get_args(Wire))
+extended = pytest.mark.parametrize("wire", [wire for wire in get_args(Wire) if wire != "openenv"])
 
 
 class TestTimeouts:
-    @every_wire
-    def test_a_late_reply_is_not_taken_for_the_next_ones(self, wire: Wire, server: Running) -> None:
+    def test_a_late_reply_is_not_taken_for_the_next_ones(self, server: Running) -> None:
         Obedient.gate.clear()
-        with ObedientEnv(server.url, message_timeout_s=0.3, wire=wire) as env:
+        with ObedientEnv(server.url, message_timeout_s=0.3, wire="openenv") as env:
             env.reset()
             with pytest.raises(TimedOut, match=r"step was not answered within 0\.3 s"):
                 env.step(Order(do="wait"))
@@ -192,11 +203,10 @@ class TestTimeouts:
             assert env.step(Order(do="next")).observation.said == "next"
             assert env.state().step_count == 2
 
-    @every_wire
-    def test_nor_by_the_async_client(self, wire: Wire, server: Running) -> None:
+    def test_nor_by_the_async_client(self, server: Running) -> None:
         async def play() -> tuple[str, int]:
             Obedient.gate.clear()
-            async with ObedientEnv.aio(server.url, message_timeout_s=0.3, wire=wire) as env:
+            async with ObedientEnv.aio(server.url, message_timeout_s=0.3, wire="openenv") as env:
                 await env.reset()
                 with pytest.raises(TimedOut):
                     await env.step(Order(do="wait"))
@@ -205,6 +215,32 @@ class TestTimeouts:
                 return said, (await env.state()).step_count
 
         assert asyncio.run(play()) == ("next", 2)
+
+    @extended
+    def test_on_our_wire_a_late_step_is_cancelled_and_takes_a_session_that_cannot_stop_it(
+        self, wire: Wire, server: Running
+    ) -> None:
+        Obedient.gate.clear()
+        with ObedientEnv(server.url, message_timeout_s=0.3, wire=wire) as env:
+            env.reset()
+            with pytest.raises(TimedOut, match=r"step was not answered within 0\.3 s"):
+                env.step(Order(do="wait"))
+            with pytest.raises(SessionLost, match="could not be stopped"):
+                env.step(Order(do="next"))
+            Obedient.gate.set()
+            assert env.reset(seed=3).observation.said == "seed 3"
+
+    @extended
+    def test_and_goes_on_with_one_that_can(self, wire: Wire) -> None:
+        with (
+            running(create_app(Counting)) as server,
+            CountingEnv(server.url, message_timeout_s=0.3, wire=wire) as env,
+        ):
+            env.reset()
+            with pytest.raises(TimedOut):
+                env.step(Add(n=1, wait_s=3600))
+            assert env.step(Add(n=2)).observation.total == 2
+            assert env.state().step_count == 1
 
     def test_over_http(self, server: Running) -> None:
         Obedient.gate.clear()

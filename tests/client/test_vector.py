@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envtorch import Action, EnvClient, Environment, Observation, State, StepResult, create_app
-from envtorch.client.vector import VectorEnv
+from envtorch.client.blocking.vector import VectorEnv
 from envtorch.client.vector_actions import HALF
 from envtorch.errors import (
     CapacityReached,

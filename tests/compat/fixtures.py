@@ -24,8 +24,8 @@ def main(checkouts: Path) -> None:
 
 def make_tokenizer(place: Path) -> None:
     """One token for each byte."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # type: ignore[import-not-found]
-    from transformers import PreTrainedTokenizerFast  # type: ignore[import-not-found]
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     model = models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[])

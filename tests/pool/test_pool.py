@@ -15,6 +15,7 @@ from envtorch.errors import (
     CapacityReached,
     ConfigurationError,
     EngineUnavailable,
+    OutOfResources,
     SessionLost,
     TimedOut,
 )
@@ -158,6 +159,23 @@ def test_an_episode_that_fails_by_itself_is_not_played_again(borrowed: Callable[
         outcomes = list(pool.run(fail, range(3)))
     assert all(isinstance(o, Failed) and isinstance(o.error, ZeroDivisionError) for o in outcomes)
     assert played == {0: 1, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("error", [TimedOut("too slow"), OutOfResources("too large")])
+def test_an_episode_that_exceeds_a_limit_is_the_agents_and_is_not_played_again(
+    borrowed: Callable[[], Borrowed], error: Exception
+) -> None:
+    played = 0
+
+    def exceed(env: EchoEnv, item: int) -> None:
+        nonlocal played
+        played += 1
+        raise error
+
+    with EnvPool(EchoEnv, borrowed) as pool:
+        (outcome,) = pool.run(exceed, [1])
+    assert isinstance(outcome, Failed)
+    assert (outcome.error, outcome.lost, played) == (error, (), 1)
 
 
 def test_an_episode_lost_to_the_infrastructure_is_played_again_and_told(

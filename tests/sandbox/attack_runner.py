@@ -41,8 +41,14 @@ def besieged(limits: Policy) -> Iterator[tuple[Target, Sandbox]]:
     """A target that is worth attacking, and a neighbour that must not notice."""
     folder = tempfile.mkdtemp()
     os.chmod(folder, 0o755)  # the secret is protected by the sandbox, not by the mode of its folder
+    token = secrets.token_hex(4)
     target = Target(
-        os.getpid(), f"{folder}/secret.txt", 0, f"{folder}/socket", f"envtorch-{secrets.token_hex(4)}"
+        os.getpid(),
+        f"{folder}/secret.txt",
+        0,
+        f"{folder}/socket",
+        f"envtorch-{token}",
+        mark=f"left-{token}",
     )
     os.environ["OWNER_SECRET"] = target.secret
     with contextlib.ExitStack() as stack:
@@ -63,8 +69,27 @@ def besieged(limits: Policy) -> Iterator[tuple[Target, Sandbox]]:
         yield dataclasses.replace(target, port=port.getsockname()[1], neighbour_home=home), neighbour
 
 
-def is_unharmed(target: Target) -> bool:
-    """Whether the owner's secret is still as it was, and nothing lies beside it."""
+def survivors(mark: str) -> list[int]:
+    """The processes that call themselves `mark`."""
+    found = []
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(OSError), open(f"/proc/{entry.name}/stat", "rb") as file:
+            name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
+            if name == mark.encode() and rest.split()[0] not in (b"Z", b"X"):
+                found.append(int(entry.name))
+    return found
+
+
+def is_unharmed(target: Target, *, within_s: float = 0.0) -> bool:
+    """Whether the owner's secret is still as it was, nothing lies beside it, and no process has stayed.
+
+    A server that has not yet closed the session may be given time for it.
+    """
+    end = time.monotonic() + within_s
+    while survivors(target.mark):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.05)
     with open(target.secret_file, encoding="utf-8") as file:
         return file.read() == target.secret and not os.path.exists(f"{target.secret_file}.pwned")
 

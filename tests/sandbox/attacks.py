@@ -12,7 +12,7 @@ from typing import Protocol
 
 from envtorch.sandbox import Outcome
 
-from . import attacks_on_host, attacks_on_limits, attacks_on_walls
+from . import attacks_on_host, attacks_on_limits, attacks_on_processes, attacks_on_walls
 
 
 class Seen(Protocol):
@@ -40,6 +40,8 @@ class Target:
     """The same, abstract."""
     neighbour_home: str = "/home/agent"
     """Where the neighbour keeps its files; a neighbour with a private root has them at our own path."""
+    mark: str = "left-behind"
+    """What processes call themselves that are meant to stay when the sandbox has gone."""
     secret: str = "owner-secret-7f3a"
     """What must never appear in an answer. It is in the owner's environment, memory and files."""
 
@@ -100,8 +102,9 @@ def attacks(target: Target) -> list[Attack]:
         "@SOCKET@": target.socket_path,
         "@ABSTRACT@": target.abstract_name,
         "@NEIGHBOUR@": target.neighbour_home,
+        "@MARK@": target.mark,
     }
-    for module in (attacks_on_host, attacks_on_walls, attacks_on_limits):
+    for module in (attacks_on_host, attacks_on_walls, attacks_on_limits, attacks_on_processes):
         for group, name, code, outcomes in module.SNIPPETS:
             for place, value in places.items():
                 code = code.replace(place, value)

@@ -10,6 +10,30 @@ PROCESSES = (Outcome.OUT_OF_PROCESSES,)
 MEMORY = (Outcome.OUT_OF_MEMORY,)
 TIME = (Outcome.TIMED_OUT,)
 ENDED = (Outcome.CRASHED,)
+_LIVING_CHILDREN = """
+import time
+children, (reader, writer) = [], os.pipe()
+def start(function):
+    try: child = os.fork()
+    except OSError: return False
+    if child == 0:
+        try:
+            kept = function()
+            os.write(writer, os.getpid().to_bytes(4, 'little'))
+            time.sleep(30)
+        finally: os._exit(0)
+    children.append(child)
+    return True
+def holding():
+    # How many have all that they asked for and are alive. Whoever has ended is reaped.
+    time.sleep(1.2)
+    os.set_blocking(reader, False)
+    try: told = os.read(reader, 65536)
+    except BlockingIOError: told = b''
+    full = {int.from_bytes(told[i:i + 4], 'little') for i in range(0, len(told), 4)}
+    return len([child for child in children if not os.waitpid(child, os.WNOHANG)[0] and child in full])
+"""
+_FULL = (Outcome.OK, *PROCESSES, *MEMORY, Outcome.TIMED_OUT, Outcome.CRASHED)
 
 SNIPPETS: list[tuple[str, str, str, tuple[Outcome, ...]]] = [
     # ---- disk ----
@@ -80,6 +104,129 @@ time.sleep(30)""",
         (*MEMORY, *TIME, Outcome.CRASHED, Outcome.OUT_OF_PROCESSES),
     ),
     ("memory", "a huge integer", "x = 1 << (2**36)", MEMORY),
+    (
+        "memory",
+        "use shared memory",
+        "import mmap\nx = mmap.mmap(-1, 2**32)\nfor i in range(0, 2**32, 4096): x[i] = 1",
+        (*MEMORY, Outcome.CRASHED),
+    ),
+    (
+        "memory",
+        "hold the limit many times over",
+        _LIVING_CHILDREN
+        + """
+while len(children) < 20 and start(lambda: b'x' * (100 * 2**20)): pass
+print('ESCAPED' if holding() > 3 else 'DENIED')""",
+        _FULL,
+    ),
+    (
+        "memory",
+        "hold shared memory many times over",
+        _LIVING_CHILDREN
+        + """
+import mmap
+def hold():
+    x = mmap.mmap(-1, 100 * 2**20)
+    for i in range(0, len(x), 4096): x[i] = 1
+    return x
+while len(children) < 20 and start(hold): pass
+print('ESCAPED' if holding() > 3 else 'DENIED')""",
+        _FULL,
+    ),
+    (
+        "memory",
+        "hold the kernel's memory in sockets",
+        _LIVING_CHILDREN
+        + """
+import socket
+def hold():
+    pairs = [socket.socketpair() for _ in range(100)]
+    for pair in pairs:
+        for end in pair:
+            end.setblocking(False)
+            try:
+                while True: end.send(b'x' * 65536)
+            except OSError: pass
+    return pairs
+while len(children) < 20 and start(hold): pass
+print('ESCAPED' if holding() > 5 else 'DENIED')""",
+        _FULL,
+    ),
+    # ---- stores that the kernel keeps for all processes of a user ----
+    (
+        "shared stores",
+        "send descriptors into nowhere",
+        """
+import socket
+def find():
+    sent = 0
+    pairs = [socket.socketpair() for _ in range(50)]
+    for near, far in pairs:
+        near.setblocking(False)
+        try:
+            while True:
+                socket.send_fds(near, [b'x'], [0] * 100)
+                sent += 100
+        except BlockingIOError: pass
+        except OSError:
+            if not sent: raise
+    return sent
+attempt(find)""",
+        (),
+    ),
+    ("shared stores", "send many messages at once", "attempt(lambda: syscall(307, 0, None, 0, 0))", ()),
+    ("shared stores", "watch files", "attempt(lambda: syscall(294, 0))", ()),
+    ("shared stores", "watch files in the old way", "attempt(lambda: syscall(253))", ()),
+    (
+        "shared stores",
+        "make timers without end",
+        """
+import struct
+def find():
+    timer, event = ctypes.c_int(), ctypes.create_string_buffer(struct.pack('qii', 0, 0, 1), 64)
+    made = 0
+    while made < 5000 and libc.syscall(222, 1, event, ctypes.byref(timer)) == 0: made += 1
+    if made <= 256: raise OSError(f'{made} timers')
+    return made
+attempt(find)""",
+        (),
+    ),
+    (
+        "shared stores",
+        "queue signals without end",
+        """
+import signal, struct
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+info = ctypes.create_string_buffer(struct.pack('iii', signal.SIGRTMIN, 0, -1), 128)
+def find():
+    queued = 0
+    while queued < 5000 and libc.syscall(129, os.getpid(), signal.SIGRTMIN, info) == 0: queued += 1
+    if queued <= 256: raise OSError(f'{queued} signals')
+    return queued
+attempt(find)""",
+        (),
+    ),
+    (
+        "processes",
+        "start more processes than the limit",
+        _LIVING_CHILDREN
+        + """
+while len(children) < 300 and start(lambda: None): pass
+print('ESCAPED' if holding() > 36 else 'DENIED')""",
+        _FULL,
+    ),
+    (
+        "undo",
+        "raise the limit on processes",
+        "import resource\nattempt(lambda: resource.setrlimit(resource.RLIMIT_NPROC, (500, 500)))",
+        (),
+    ),
+    (
+        "undo",
+        "forge the mark of another sandbox",
+        "import resource\nattempt(lambda: resource.setrlimit(12, (7, 7)))",
+        (),
+    ),
     # ---- time ----
     ("time", "spin", "while True: pass", TIME),
     ("time", "sleep", "import time\ntime.sleep(3600)", TIME),

@@ -128,7 +128,7 @@ CHEATS = [
     ),
     _cheat(
         "answer for the checker on the socket",
-        "import os, json, struct, stat, threading, time\nm = json.dumps({'type': 'result', 'id': 'x', 'outcome': 'ok', 'json': '1.0'}).encode()\nfor n in range(3, 30):\n    try:\n        if stat.S_ISSOCK(os.fstat(n).st_mode): os.write(n, struct.pack('>I', len(m)) + m)\n    except OSError: pass",
+        "import os, json, struct, stat\nm = json.dumps({'outcome': 'ok', 'json': '1.0'}).encode()\nfor n in range(3, 30):\n    try:\n        if stat.S_ISSOCK(os.fstat(n).st_mode): os.write(n, struct.pack('>IB16s', len(m), 1, b'0' * 16) + m)\n    except OSError: pass",
     ),
     _cheat(
         "define what the checker calls",

@@ -78,6 +78,28 @@ async def _check_that_files_are_removed_beside_the_event_loop(policy: Policy) ->
     return str(home)
 
 
+def _check_signals_on_an_older_kernel() -> None:
+    """Where Landlock does not confine signals the agent reaches its own process group only."""
+    policy = Policy(namespaces=False, landlock_abi=3)
+    assert "processes" in policy.require
+    with Sandbox(policy) as sandbox:
+        report = sandbox.report()
+        assert report.layers["signal rules"] == report.protections["processes"] == "on"
+        assert report.layers["landlock signals"].startswith("unavailable: Landlock ABI 3")
+        refused = sandbox.run("import os; os.kill(os.getppid(), 0)")
+        assert refused.exception is not None
+        assert refused.exception.type == "PermissionError"
+        code = (
+            "import signal\nheard = []\nsignal.signal(10, lambda *_: heard.append(1))\nos.kill(0, 10)\nheard"
+        )
+        assert sandbox.run(code).json() == [1]
+        assert sandbox.run("while True: pass", timeout_s=0.3).outcome is Outcome.TIMED_OUT
+        sandbox.run("if os.fork() == 0:\n    import time\n    time.sleep(1000)")
+        assert sandbox.run("1 + 1").json() == 2
+    with pytest.raises(ConfigurationError, match="filesystem"):
+        Sandbox(Policy(namespaces=False, landlock_abi=0))
+
+
 def _user() -> int:
     return os.geteuid() or NOBODY
 
@@ -106,6 +128,7 @@ def main() -> None:
     assert not os.path.exists(asyncio.run(_check_that_files_are_removed_beside_the_event_loop(policy)))
     _check_that_a_crowd_nobody_sees_takes_no_room(policy)
     _check_that_nothing_is_left_of_a_killed_owner()
+    _check_signals_on_an_older_kernel()
     print("ok")
 
 

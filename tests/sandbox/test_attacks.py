@@ -19,7 +19,9 @@ from .elsewhere import NOBODY, run_module
 
 GROUPS = {
     "descriptors", "disk", "ends", "host environment", "host files", "memory", "namespaces", "neighbours",
-    "network", "output", "proc", "processes", "protocol", "python", "signals", "time", "undo", "writes",
+    "network", "other processes", "output", "proc", "processes", "protocol", "python", "shared stores",
+    "signals", "staying",
+    "time", "undo", "writes",
 }  # fmt: skip
 NOWHERE = Target(0, "/x", 1, "/x", "x")
 COUNT = len(attacks(NOWHERE))

@@ -9,7 +9,7 @@ from envtorch.sandbox import Policy
 
 
 def test_defaults_are_a_valid_policy_that_requires_walls() -> None:
-    assert Policy().require == {"network", "filesystem"}
+    assert Policy().require == {"network", "filesystem", "processes"}
 
 
 def test_a_policy_is_frozen_and_can_be_a_key() -> None:

@@ -25,7 +25,7 @@ from tests.server.walkers import (
     Unwilling,
     Walker,
 )
-from tests.support import Running, eventually, running
+from tests.support import Running, cut, eventually, running
 
 Make = Callable[[], Environment[Any, Any, Any]]
 
@@ -282,7 +282,7 @@ class TestLife:
             [child] = parent.fork()
             with closing(child):
                 walk(child, 1)
-                child._link.abandon()  # type: ignore[union-attr]  # as if the line were cut
+                cut(child)
                 walk(child, 1)
                 assert child.state().step_count == 2
 
@@ -290,7 +290,7 @@ class TestLife:
         config = ConcurrencyConfig(max_concurrent_envs=4, reconnect_grace=0.1)
         with running(create_app(Walker, concurrency_config=config)) as server, Walk(server.url) as parent:
             [child] = parent.fork()
-            child._link.abandon()  # type: ignore[union-attr]
+            cut(child)
             eventually(lambda: server.sessions.active == 1, "its grace is over")
             with closing(child), pytest.raises(SessionLost):
                 child.state()

@@ -14,7 +14,7 @@ from envtorch.server import create_app
 from tests import patient
 from tests.faults.proxy import proxy_to
 from tests.server.environments import AsyncObedient, Count, Obedient, Order, Report
-from tests.support import PATIENCE_S, Running, eventually, running
+from tests.support import PATIENCE_S, Running, cut, eventually, running
 
 
 class ObedientEnv(EnvClient[Order, Report, Count]): ...
@@ -34,7 +34,7 @@ def test_a_slow_step_is_never_reaped() -> None:
         slow = threading.Thread(target=lambda: answers.append(env.step(Order(do="wait"))))
         slow.start()
         assert Obedient.entered.wait(PATIENCE_S)
-        env._link._socket._socket.shutdown(2)  # type: ignore[union-attr]  # and the line drops meanwhile
+        cut(env)  # and the line drops meanwhile
         assert not Obedient.gate.wait(0.6), "three times the idle timeout"
         Obedient.gate.set()
         slow.join(PATIENCE_S)
@@ -46,10 +46,10 @@ def test_a_session_whose_client_vanished_is_gone_after_its_grace() -> None:
     with server_with(0.3) as server:
         env = ObedientEnv(server.url)
         env.reset()
-        env._link._socket._socket.close()  # type: ignore[union-attr]
+        cut(env)
         eventually(lambda: server.sessions.phases() == {"detached": 1}, "it is detached")
         eventually(lambda: server.sessions.active == 0, "it is gone")
-        with pytest.raises(SessionLost, match="could not be taken up again"):
+        with pytest.raises(SessionLost, match="could not be attached again"):
             env.step(Order(do="x"))
         env.close()
 
@@ -59,7 +59,7 @@ def test_a_client_that_comes_back_in_time_finds_its_episode() -> None:
         env.reset(episode_id="mine")
         for _ in range(3):
             env.step(Order(do="x"))
-            env._link._socket._socket.close()  # type: ignore[union-attr]
+            cut(env)
         assert (env.state().episode_id, env.state().step_count) == ("mine", 3)
         assert server.sessions.meter.resumed == 3
 

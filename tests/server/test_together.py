@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envtorch import Action, Actions, EnvClient, Environment, Observation, State, create_app
-from envtorch.client.vector import VectorEnv
+from envtorch.client.blocking.vector import VectorEnv
 from envtorch.errors import EnvironmentFailed, InvalidAction
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from tests.faults.proxy import Break, Direction, Fault, proxy_to

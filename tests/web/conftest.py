@@ -20,6 +20,52 @@ PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1200, "height": 860}
 
 
+UNREADABLE = """() => {
+  const parts = text => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const over = (top, below) => {
+    const alpha = top.length > 3 ? top[3] : 1;
+    return [0, 1, 2].map(i => top[i] * alpha + below[i] * (1 - alpha));
+  };
+  const behind = element => {
+    const layers = [];
+    for (let e = element; e; e = e.parentElement) {
+      const style = getComputedStyle(e);
+      if (style.backgroundImage !== "none") return null;
+      layers.push(parts(style.backgroundColor));
+    }
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const element = node.parentElement;
+    if (!node.textContent.trim() || element.closest(".cm-editor, script, style, [disabled]")) continue;
+    if (!element.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
+    const box = element.getBoundingClientRect();
+    const ground = behind(element);
+    if (!box.width || !box.height || ground === null) continue;
+    const style = getComputedStyle(element);
+    const ink = over(parts(element.closest("svg") ? style.fill : style.color), ground);
+    const [a, b] = [light(ink), light(ground)].sort((x, y) => y - x);
+    const size = parseFloat(style.fontSize);
+    const needed = size >= 24 || (size >= 18.6 && parseInt(style.fontWeight) >= 700) ? 3 : 4.5;
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < needed) found.push(`${ratio.toFixed(2)} ${node.textContent.trim().slice(0, 40)}`);
+  }
+  return found;
+}"""
+
+CLIPPED = """() => Array.from(document.querySelectorAll("svg[role=img] text"))
+  .filter(text => {
+    const drawing = text.ownerSVGElement.getBoundingClientRect(), box = text.getBoundingClientRect();
+    return box.width && (box.left < drawing.left - 1 || box.right > drawing.right + 1);
+  })
+  .map(text => text.textContent)"""
+
+
 class Visitor:
     """One person before one tab."""
 
@@ -68,6 +114,16 @@ class Visitor:
             arg=count,
             timeout=20_000,
         )
+
+    def unreadable_text(self) -> list[str]:
+        """Texts with less than 4.5 to 1 contrast to what is behind them, 3 to 1 where they are large."""
+        found: list[str] = self.tab.evaluate(UNREADABLE)
+        return found
+
+    def clipped_labels(self) -> list[str]:
+        """Labels of charts that reach beyond their drawing."""
+        found: list[str] = self.tab.evaluate(CLIPPED)
+        return found
 
     def photograph(self, name: str) -> None:
         self._screenshots.mkdir(parents=True, exist_ok=True)

@@ -224,8 +224,16 @@ def test_code_is_run_in_an_editor_with_a_terminal(page_is_on: None, arrive: Arri
             editor.click()
             editor.press("Control+a")
             editor.press_sequentially(code)
-            visitor.press("Run")
+            editor.press("Control+Enter")
             visitor.sees(".et-terminal", printed)
+        visitor.steps_taken(3)
+        lines = visitor.tab.locator(".et-field-code .cm-line").count()
+        assert lines == 1, "the keys put no line into the code"
+        assert "last_code" not in visitor.text("#et-history")
+        visitor.unfold("The same in Python")
+        visitor.sees("#et-python", "from envtorch.envs.coding_env import CodeAction, CodingEnv")
+        visitor.unfold("The same in Python")
+        assert visitor.unreadable_text() == []
         visitor.photograph("code-dark" if dark else "code")
 
 
@@ -240,6 +248,8 @@ def test_a_phone_is_wide_enough(walk: Running, arrive: Arrive, dark: bool) -> No
         assert wide <= 0, f"the page is {wide} pixels wider than the screen"
         is_dark = visitor.tab.evaluate("document.body.classList.contains('dark')")
         assert is_dark is dark
+        assert visitor.unreadable_text() == []
+        assert visitor.clipped_labels() == []
         visitor.photograph("phone-dark" if dark else "phone")
 
 
@@ -386,3 +396,20 @@ def test_a_file_that_is_no_recording_is_refused_in_a_sentence(
         assert visitor.tab.locator("#et-listed").is_visible() is False
         visitor.tab.locator("input[type=file]").first.set_input_files(file)
         visitor.sees("[role=alert]", "This cannot be opened")
+
+
+def test_the_labels_of_large_numbers_are_not_clipped(page_is_on: None, arrive: Arrive) -> None:
+    class Costly(Walker):
+        """Rewards with many digits."""
+
+        def step(self, action: Any) -> Any:
+            return super().step(action).model_copy(update={"reward": -123456.789})
+
+    app = create_app(Costly, env_name="walk_env", max_concurrent_envs=4)
+    with running(app) as server, arrive() as visitor:
+        visitor.open(server.url)
+        visitor.press("Reset")
+        visitor.tab.locator(".et-actions label", has_text="right").click()
+        visitor.steps_taken(1)
+        visitor.sees("#et-reward text", "-1.23e+05")
+        assert visitor.clipped_labels() == []

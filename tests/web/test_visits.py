@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from envtorch.env import Environment
+from envtorch.env import Environment, EnvSpec
 from envtorch.errors import CapacityReached, EnvironmentFailed, InvalidAction, NotAllowed, SessionLost
+from envtorch.protocol.codec import Codec
 from envtorch.server import HTTPEnvServer
 from envtorch.settings import ServerMode
 from envtorch.web.operations import Operations, Sample, fork_tree, quantile
 from envtorch.web.schema import MASK, Kind
-from envtorch.web.snippet import same_in_python
+from envtorch.web.snippet import GENERIC, same_in_python
 from envtorch.web.subject import Subject, readme_body, reset_options
 from envtorch.web.visits import Visits
 from tests.support import Running
@@ -143,10 +144,15 @@ def test_the_same_in_python_is_python_that_runs(echo_server: Running) -> None:
         visit = visits.of("a")
         await visit.reset({"seed": 1})
         await visit.step({"message": 'quote " and \\'})
-        source = same_in_python(visit.entries, echo_server.url)
-        names: dict[str, Any] = {}
-        await asyncio.to_thread(exec, source, names)
-        assert names["result"].observation["echoed_message"] == 'quote " and \\'
+        for client in (GENERIC, Subject(visits.sessions, Codec(EnvSpec.of(EchoEnvironment))).client):
+            source = same_in_python(visit.entries, echo_server.url, client)
+            names: dict[str, Any] = {}
+            await asyncio.to_thread(exec, source, names)
+            seen = names["result"].observation
+            message = seen["echoed_message"] if client is GENERIC else seen.echoed_message
+            assert message == 'quote " and \\'
+        assert "from envtorch.envs.echo_env import EchoAction, EchoEnv\n" in source
+        assert "env.step(EchoAction(message=" in source
 
     from envtorch.envs.echo_env.environment import EchoEnvironment
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
+from envtorch.client.blocking.client import GenericEnvClient
 from envtorch.client.http import HTTPEnvClient
-from envtorch.client.sync import GenericEnvClient
 from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, Unsupported
 from envtorch.recording.compare import Comparison
 from envtorch.settings import Settings

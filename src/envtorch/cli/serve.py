@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-PRELUDES = ("envtorch.compat:activate",)
+PRELUDES = ("envtorch.compat:activate_for_serving",)
 """What a process of an environment calls first, so that OpenEnv's import names work there."""
 
 ADDRESS, SESSIONS, DEVELOP = "Address", "Sessions", "Development"

@@ -4,17 +4,20 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from envtorch.client.sync import EnvClient, GenericEnvClient
+from envtorch.client.blocking.client import EnvClient, GenericEnvClient
 
 if TYPE_CHECKING:
-    from envtorch.client.aio import AsyncEnvClient
+    from envtorch.client.aio.client import AsyncEnvClient
+    from envtorch.client.aio.tools import AsyncMCPToolClient
+    from envtorch.client.aio.vector import AsyncVectorEnv
+    from envtorch.client.blocking.tools import MCPToolClient
+    from envtorch.client.blocking.vector import VectorEnv
     from envtorch.client.http import HTTPEnvClient
-    from envtorch.client.tools import AsyncMCPToolClient, MCPToolClient
-    from envtorch.client.vector import VectorEnv
 
 __all__ = [
     "AsyncEnvClient",
     "AsyncMCPToolClient",
+    "AsyncVectorEnv",
     "EnvClient",
     "GenericEnvClient",
     "HTTPEnvClient",
@@ -23,13 +26,14 @@ __all__ = [
 ]
 
 _LATER = {
-    "AsyncEnvClient": "aio",
-    "AsyncMCPToolClient": "tools",
+    "AsyncEnvClient": "aio.client",
+    "AsyncMCPToolClient": "aio.tools",
+    "AsyncVectorEnv": "aio.vector",
     "HTTPEnvClient": "http",
-    "MCPToolClient": "tools",
-    "VectorEnv": "vector",
+    "MCPToolClient": "blocking.tools",
+    "VectorEnv": "blocking.vector",
 }
-"""What not everybody needs, and what takes long to import: an event loop, an HTTP library, tools."""
+"""Imported on first use, as not every client needs an event loop, an HTTP library or tools."""
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,9 @@ from typing import Any, Generic, Self
 
 import httpx
 
-from envtorch.client.hooks import Hooks
 from envtorch.client.launch import Starter, plan, plan_hub
 from envtorch.client.options import Owner
+from envtorch.client.translation import Translation
 from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
 from envtorch.protocol.encoding import encode_value
 from envtorch.types import ActT, ObsT, StateT, StepResult
@@ -16,14 +16,13 @@ from envtorch.types import ActT, ObsT, StateT, StepResult
 __all__ = ["HTTPEnvClient"]
 
 ANSWER_MARGIN_S = 5.0
-"""How much longer than the server's deadline to wait for its word that the deadline passed."""
+"""How much longer than the server's deadline to wait for its reply that the deadline passed."""
 
 
-class HTTPEnvClient(Hooks[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
+class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
     """One session over plain HTTP, blocking. The server's session cookie keeps the episode.
 
-    Hooks have defaults, as in `EnvClient`; a subclass may define `_step_payload`, `_parse_result` and
-    `_parse_state`.
+    As with `EnvClient`, a subclass may define `_step_payload`, `_parse_result` and `_parse_state`.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol, Self, TypedDict, get_args
 
 from envtorch.errors import ConfigurationError
+from envtorch.protocol.reconnect import Timings
 
 __all__ = ["ClientOptions", "GivenOptions", "Owner", "Wire"]
 
@@ -23,11 +24,10 @@ class GivenOptions(TypedDict, total=False):
     wait_s: float
     reconnect_s: float
     heartbeat_s: float
-    alert_s: float
 
 
 class Owner(Protocol):
-    """Whatever started the server for this client, and stops it when the client closes."""
+    """What started the server for this client, and stops it when the client closes."""
 
     def stop_container(self) -> None: ...
 
@@ -43,19 +43,29 @@ class ClientOptions:
     max_message_bytes: int = 100 * 1024 * 1024
     headers: Mapping[str, str] = field(default_factory=dict)
     wire: Wire = "json"
-    """What to offer the server: our wire in JSON or MessagePack, or OpenEnv's alone."""
+    """What to offer the server: the extended wire in JSON or MessagePack, or OpenEnv's only."""
     wait_s: float = 0.0
-    """How long to wait, in turn, for a slot on a full server."""
+    """How long to wait in a queue for a slot on a full server."""
     reconnect_s: float = 60.0
-    """How long to try to get a dropped session back."""
+    """How long to try to reach the server after a connection is lost. One outage has one such budget, however
+    many calls are made meanwhile; a server that refuses connections is given up after a second."""
     heartbeat_s: float = 20.0
-    """How long a server may be silent during a call before the socket is suspected."""
-    alert_s: float = 0.0005
-    """How long a blocking client looks for an answer before it goes to sleep over it; 0 to sleep at once."""
+    """How long a server may be silent during a call before it is pinged."""
 
     @property
     def subprotocols(self) -> list[str]:
         return {"json": ["envtorch.v1"], "msgpack": ["envtorch.v1+msgpack"], "openenv": []}[self.wire]
+
+    @property
+    def timings(self) -> Timings:
+        """The times among the options."""
+        return Timings(
+            connect_timeout_s=self.connect_timeout_s,
+            message_timeout_s=self.message_timeout_s,
+            wait_s=self.wait_s,
+            reconnect_s=self.reconnect_s,
+            heartbeat_s=self.heartbeat_s,
+        )
 
     @property
     def all_headers(self) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""The actions of a vector on their way out: a list of them, or a column for each of their fields."""
+"""The actions of a vector, encoded: from a list of them, or from a column for each of their fields."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from envtorch.client.hooks import Hooks
+from envtorch.client.translation import Translation
 from envtorch.errors import InvalidAction
 from envtorch.protocol.columns import is_array, rows_of
 from envtorch.protocol.encoding import encode_value
@@ -35,9 +35,19 @@ class OutgoingRows:
     """Actions as values. Where the environments step together, they travel as columns all the same."""
 
     def __init__(
-        self, hooks: Hooks[Any, Any, Any], format: Format, actions: Sequence[Any], *, together: bool
+        self,
+        translation: Translation[Any, Any, Any],
+        format: Format,
+        actions: Sequence[Any],
+        *,
+        together: bool,
     ) -> None:
-        self._hooks, self._format, self._actions, self._together = hooks, format, actions, together
+        self._translation, self._format, self._actions, self._together = (
+            translation,
+            format,
+            actions,
+            together,
+        )
 
     def parts(self) -> Sequence[slice]:
         count = len(self._actions)
@@ -46,17 +56,19 @@ class OutgoingRows:
         return [slice(count // 2), slice(count // 2, count)]
 
     def data(self, part: slice) -> dict[str, msgspec.Raw]:
-        hooks, format, actions = self._hooks, self._format, self._actions[part]
-        columns = hooks.encode_columns(actions, format) if self._together else None
+        translation, format, actions = self._translation, self._format, self._actions[part]
+        columns = translation.encode_columns(actions, format) if self._together else None
         if columns is not None:
             return {"columns": msgspec.Raw(columns)}
-        rows = hooks.encode_actions(actions, format)
+        rows = translation.encode_actions(actions, format)
         if rows is None:
-            rows = format.write([msgspec.Raw(hooks.encode_action(action, format)) for action in actions])
+            rows = format.write(
+                [msgspec.Raw(translation.encode_action(action, format)) for action in actions]
+            )
         return {"actions": msgspec.Raw(rows)}
 
     def one(self, index: int) -> bytes:
-        return self._hooks.encode_action(self._actions[index], self._format)
+        return self._translation.encode_action(self._actions[index], self._format)
 
 
 class OutgoingColumns:

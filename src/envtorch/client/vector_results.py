@@ -8,15 +8,21 @@ from envtorch.errors import EnvTorchError
 from envtorch.protocol.batch import column_of
 from envtorch.types import ObsT, Scalar, StepResult
 
-__all__ = ["VectorResult"]
+__all__ = ["Outcome", "VectorResult"]
+
+Outcome = StepResult[ObsT] | EnvTorchError
+"""What came of one session's call."""
 
 
 @dataclass(slots=True)
 class VectorResult(Generic[ObsT]):
     """The results of all sessions, as columns; `result[i]` is one of them as a `StepResult`.
 
-    A session whose call failed has its error in `errors`, None for its observation, and a reward of zero: one
-    failure does not lose the others. Observations are read when they are first looked at.
+    A session whose call failed has its error in `errors`, and None for its observation and its reward;
+    nothing is said about its episode, so `dones`, `terminated` and `truncated` are False. The other sessions'
+    results are what they are. `ok` is the mask of the sessions that answered.
+
+    Observations are decoded when they are first accessed.
     """
 
     rewards: list[Scalar | None]
@@ -26,10 +32,15 @@ class VectorResult(Generic[ObsT]):
     metadata: list[dict[str, Any] | None]
     errors: dict[int, EnvTorchError]
     final: dict[int, StepResult[ObsT]] = field(default_factory=dict)
-    """With autoreset "same_step": how the episodes ended that were begun anew in the same call."""
+    """With autoreset "same_step": how the episodes ended that were reset in the same call."""
     _read: Callable[[], Sequence[ObsT]] = field(default=list, repr=False)
     _columns: Callable[[], Mapping[str, Any]] = field(default=dict, repr=False)
     _observations: Sequence[ObsT] | None = field(default=None, repr=False)
+
+    @property
+    def ok(self) -> list[bool]:
+        """For each session, whether it answered: False where `errors` has why not."""
+        return [place not in self.errors for place in range(len(self))]
 
     @property
     def observations(self) -> Sequence[ObsT]:
@@ -38,23 +49,35 @@ class VectorResult(Generic[ObsT]):
         return self._observations
 
     def column(self, name: str) -> Any:
-        """One field of all observations: the list or array that came, or one made of the observations.
+        """One field of all observations, as the list or array that arrived, or as a list made of
+        observations; None for a session that failed.
 
-        Where values are plain, of environments that step together, and on the MessagePack wire, this makes
-        no observation.
+        Where values are plain, of environments that step together, and on the MessagePack wire, no
+        observation object is made for it.
         """
         columns = self._columns()
-        return columns[name] if name in columns else [_field(one, name) for one in self.observations]
+        if name in columns and not self.errors:
+            return columns[name]
+        return [
+            None if place in self.errors else _field(one, name) for place, one in enumerate(self.observations)
+        ]
 
     def array(self, name: str) -> Any:
-        """One field of all observations as an array, the session first.
+        """One field of all observations, or `"reward"`, as an array, the session first.
 
-        On the MessagePack wire, arrays of one shape are not copied on the way: this is a view of the frame.
+        A session that failed, or has no reward, has NaN where the values are floating-point numbers and zero
+        where they are anything else; `ok` says which rows are real. On the MessagePack wire, arrays of one
+        shape are not copied on the way: this is a view of the frame.
         """
         import numpy
 
-        column = self.column(name)
-        return numpy.asarray(column_of(column) if isinstance(column, list) else column)
+        column = self.rewards if name == "reward" else self.column(name)
+        if not isinstance(column, list):
+            return numpy.asarray(column)
+        known = [place for place, value in enumerate(column) if value is not None]
+        if len(known) == len(column):
+            return numpy.asarray(column_of(column))
+        return _spread(column, known, is_reward=name == "reward")
 
     def __getitem__(self, index: int) -> StepResult[ObsT]:
         """One session's result. Raises its error, if that is what it has."""
@@ -78,3 +101,15 @@ class VectorResult(Generic[ObsT]):
 
 def _field(observation: Any, name: str) -> Any:
     return observation[name] if isinstance(observation, Mapping) else getattr(observation, name)
+
+
+def _spread(column: list[Any], known: list[int], *, is_reward: bool) -> Any:
+    """An array with the known values in their places."""
+    import numpy
+
+    values = numpy.asarray(column_of([column[place] for place in known])) if known else numpy.zeros(0)
+    kind = numpy.result_type(values.dtype, numpy.float64) if is_reward else values.dtype
+    fill = numpy.nan if kind.kind in "fc" else 0
+    whole = numpy.full((len(column), *values.shape[1:]), fill, dtype=kind)
+    whole[known] = values
+    return whole

@@ -7,9 +7,10 @@ python -m envtorch.compat script.py     # the same, for a whole script
 import sys
 from importlib.machinery import PathFinder
 
-from envtorch.compat.finder import AliasFinder
+from envtorch.compat.finder import AliasFinder, AliasModule
+from envtorch.compat.table import take_what_any_release_took
 
-__all__ = ["activate", "deactivate", "is_active"]
+__all__ = ["activate", "activate_for_serving", "deactivate", "is_active"]
 
 _installed: list[AliasFinder] = []
 
@@ -38,12 +39,18 @@ def activate(*, force: bool = False) -> bool:
     return True
 
 
+def activate_for_serving() -> bool:
+    """`activate`, with server names that take what any release of OpenEnv took: `envtorch serve` uses it."""
+    take_what_any_release_took()
+    return activate()
+
+
 def deactivate() -> None:
     """Give the names back. What was imported meanwhile stays usable."""
     for finder in _installed:
         sys.meta_path.remove(finder)
     _installed.clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] in {"openenv", "openenv_core"}]:
+    for name in [name for name, module in sys.modules.items() if isinstance(module, AliasModule)]:
         del sys.modules[name]
 
 

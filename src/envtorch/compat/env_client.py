@@ -19,8 +19,8 @@ from envtorch.compat.bootstrap import Bootstrap, start_image, start_space
 from envtorch.compat.pending import LoopThread, Pending, is_loop_running, settle
 from envtorch.compat.utils import convert_to_ws_url
 from envtorch.errors import ConfigurationError
-from envtorch.protocol.client import Pairing
 from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.requests import Pairing
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import ActT, ObsT, StateT, StepResult
 

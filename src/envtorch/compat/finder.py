@@ -86,7 +86,7 @@ class AliasModule(ModuleType):
 
 
 def canonical(name: str) -> str:
-    """An old module's name in the tree of `openenv`: `core.env_server` is `openenv.core.env_server`."""
+    """An old module's name in the tree of `openenv`: `openenv_core.utils` is `openenv.core.utils`."""
     root, _, rest = name.partition(".")
     home = MIRRORS.get(root, root)
     return f"{home}.{rest}" if rest else home

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, FastAPI
 
@@ -21,9 +21,12 @@ EnvironmentFactory = Callable[[], Environment[Any, Any, Any]]
 class HTTPEnvServer(server.HTTPEnvServer):
     """`envtorch.server.HTTPEnvServer` with OpenEnv's signature and its refusals."""
 
+    takes_instances: ClassVar[bool] = False
+    """Whether one shared environment object may be given in place of a class or a factory."""
+
     def __init__(
         self,
-        env: EnvironmentFactory,
+        env: EnvironmentFactory | Environment[Any, Any, Any],
         action_cls: type | None,
         observation_cls: type | None,
         max_concurrent_envs: int | None = None,
@@ -33,12 +36,12 @@ class HTTPEnvServer(server.HTTPEnvServer):
         *,
         reset_observation_cls: type | None = None,
     ) -> None:
-        if not callable(env):
+        if not callable(env) and not self.takes_instances:
             raise TypeError(
                 "env must be a callable, an environment class or a factory function, and not an "
                 f"instance of {type(env).__name__}"
             )
-        self._env_factory = env
+        self._env_factory = env if callable(env) else lambda: env
         try:
             super().__init__(
                 env,
@@ -114,6 +117,11 @@ def create_fastapi_app(
         state_cls,
         reset_observation_cls=reset_observation_cls,
     )
+    return application(served, mode)
+
+
+def application(served: HTTPEnvServer, mode: ServerMode | str | None) -> FastAPI:
+    """The FastAPI application around a server."""
     app = FastAPI(
         title="OpenEnv Environment HTTP API",
         version="1.0.0",
@@ -155,18 +163,26 @@ def create_app(
         mode=mode,
         reset_observation_cls=reset_observation_cls,
     )
-    if Settings.from_environ().web_interface:
-        app.state.env_server.add_page(
-            app,
-            mode,
-            title=display_title(app.state.env_server.spec.name),
-            gradio_builder=gradio_builder,
-            custom_tab_name=custom_tab_name,
-            custom_tab_primary=custom_tab_primary,
-            show_default_tab=show_default_tab,
-            title_override=title_override,
-        )
+    add_page(
+        app,
+        mode,
+        gradio_builder=gradio_builder,
+        custom_tab_name=custom_tab_name,
+        custom_tab_primary=custom_tab_primary,
+        show_default_tab=show_default_tab,
+        title_override=title_override,
+    )
     return app
+
+
+PAGE_OPTIONS = ("custom_tab_name", "custom_tab_primary", "show_default_tab", "title_override")
+
+
+def add_page(app: FastAPI, mode: ServerMode | str | None, **options: Any) -> None:
+    """Add OpenEnv's web page where `ENABLE_WEB_INTERFACE` asks for it."""
+    if Settings.from_environ().web_interface:
+        title = display_title(app.state.env_server.spec.name)
+        app.state.env_server.add_page(app, mode, title=title, **options)
 
 
 def display_title(name: str) -> str:

@@ -1,13 +1,13 @@
 """Where OpenEnv's names live in EnvTorch: the one table.
 
 Each old module is served by the sources on its right, looked through in order: a module of ours (all of
-its names), or `old_name=module:new_name` for one name that is called differently here. `openenv_core`
-and the early `core` are the same tree as `openenv.core`, under other names.
+its names), or `old_name=module:new_name` for one name that is called differently here. `openenv_core` is
+the same tree as `openenv.core`, and the early `core` the same with the server's names of its time.
 """
 
 from typing import Final
 
-__all__ = ["DELETED", "MIRRORS", "TABLE"]
+__all__ = ["DELETED", "MIRRORS", "TABLE", "take_what_any_release_took"]
 
 _TYPES = ("envtorch.types", "envtorch.compat.types", "ServerMode=envtorch.settings:ServerMode")
 _INTERFACES = ("envtorch.env", "envtorch.compat.interfaces", *_TYPES)
@@ -133,5 +133,25 @@ DELETED: Final[dict[str, tuple[str, ...]]] = {
 TABLE.update(DELETED)
 TABLE["openenv.core"] += (*_RESULT, "envtorch.client.http")
 
-MIRRORS: Final[dict[str, str]] = {"openenv_core": "openenv.core", "core": "openenv.core"}
+EARLY: Final = "envtorch.compat.early"
+"""The server's names as the first releases had them."""
+
+_SERVER_MODULES = ("openenv.core", "openenv.core.env_server", "openenv.core.env_server.http_server")
+
+TABLE.update(  # the early `core` is the tree of `openenv.core`, with the server's names of its time
+    {
+        f"core{name.removeprefix('openenv.core')}": (EARLY, *sources) if name in _SERVER_MODULES else sources
+        for name, sources in list(TABLE.items())
+        if name == "openenv.core" or name.startswith("openenv.core.")
+    }
+)
+
+MIRRORS: Final[dict[str, str]] = {"openenv_core": "openenv.core"}
 """Other names of the same tree."""
+
+
+def take_what_any_release_took() -> None:
+    """Let OpenEnv's server names take what any of its releases took, from now on in this process."""
+    for name in _SERVER_MODULES:
+        if TABLE[name][0] != EARLY:
+            TABLE[name] = (EARLY, *TABLE[name])

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from envtorch.protocol.client import websocket_url
+from envtorch.protocol.requests import websocket_url
 
 __all__ = ["convert_to_ws_url", "hf_space_subdomain", "run_async_safely"]
 

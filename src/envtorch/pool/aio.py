@@ -46,7 +46,10 @@ class AsyncEnvPool(Pool[ClientT]):
         return self
 
     async def close(self) -> None:
-        """Stop every server, even if this task is cancelled meanwhile."""
+        """Stop every server, even if this task is cancelled meanwhile. In a process that inherited the pool
+        over `os.fork`, nothing happens."""
+        if not self._home.is_at_home:
+            return
         closing = asyncio.ensure_future(asyncio.to_thread(self._keeper.close))
         try:
             await asyncio.shield(closing)
@@ -109,6 +112,7 @@ class AsyncEnvPool(Pool[ClientT]):
         return await drive_async(episode(item, limit), attempt)
 
     async def _acquire(self, timeout_s: float | None) -> Replica:
+        self._home.require()
         ticket = self._keeper.ask()
         granted = asyncio.wrap_future(ticket.granted)
         try:

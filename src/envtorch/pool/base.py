@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Starter
 from envtorch.errors import EnvTorchError
 from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
@@ -33,6 +34,7 @@ class Pool(Generic[ClientT]):
         self._client = partial(client, **client_options)
         self._options = read_options(PoolOptions, options)
         self._keeper = Keeper(provider, image, start or {}, self._options)
+        self._home = ProcessGuard("pool")
 
     @property
     def capacity(self) -> int:

@@ -48,8 +48,10 @@ class EnvPool(Pool[ClientT]):
         return self
 
     def close(self) -> None:
-        """Stop every server; sessions that are still in use are lost."""
-        self._keeper.close()
+        """Stop every server; sessions that are still in use are lost. In a process that inherited the pool
+        over `os.fork`, nothing happens."""
+        if self._home.is_at_home:
+            self._keeper.close()
 
     @contextmanager
     def session(self, *, timeout_s: float | None = None) -> Iterator[ClientT]:
@@ -99,6 +101,7 @@ class EnvPool(Pool[ClientT]):
         return drive(episode(item, limit), attempt)
 
     def _acquire(self, timeout_s: float | None) -> Replica:
+        self._home.require()
         ticket = self._keeper.ask()
         try:
             return ticket.granted.result(timeout_s)

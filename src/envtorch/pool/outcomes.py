@@ -10,20 +10,25 @@ from envtorch.errors import (
     Draining,
     EnvTorchError,
     InternalError,
-    OutOfResources,
     ProviderFailed,
     SessionLost,
-    TimedOut,
 )
 
-__all__ = ["Attempts", "Failed", "Finished", "Outcome", "Playing", "episode", "is_infrastructure"]
+__all__ = [
+    "INFRASTRUCTURE",
+    "Attempts",
+    "Failed",
+    "Finished",
+    "Outcome",
+    "Playing",
+    "episode",
+    "is_infrastructure",
+]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 INFRASTRUCTURE = (
-    TimedOut,
-    OutOfResources,
     CapacityReached,
     Draining,
     SessionLost,
@@ -31,7 +36,10 @@ INFRASTRUCTURE = (
     ConnectFailed,
     ProviderFailed,
 )
-"""Faults that say nothing about the agent: the episode is played again, elsewhere."""
+"""Faults that say nothing about the agent: the episode is played again, elsewhere.
+
+A step that timed out or ran out of resources is not among them: else an agent would be spared the
+consequences of its own actions."""
 
 
 def is_infrastructure(error: BaseException) -> bool:

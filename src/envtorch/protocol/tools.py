@@ -4,12 +4,12 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, Unsupported
-from envtorch.protocol.client import Asking
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost, Replies
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
 from envtorch.protocol.messages import Mcp
+from envtorch.protocol.requests import Asking
 from envtorch.protocol.wire import Ask, mcp_reply
 from envtorch.tools import Tool
 

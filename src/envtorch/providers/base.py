@@ -15,6 +15,7 @@ Authors of a provider: start something, hand it to `_adopt` as a `Server`, and t
 
 import asyncio
 import enum
+import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -75,6 +76,12 @@ class Server(Protocol):
         ...
 
 
+def _stop(server: Server, pid: int) -> None:
+    """Stop a server, in the process that started it: one that was forked from it leaves it alone."""
+    if os.getpid() == pid:
+        server.stop()
+
+
 class Provider(ABC):
     """What container and runtime providers have in common: the life of one server."""
 
@@ -82,7 +89,7 @@ class Provider(ABC):
         self._guard = threading.Lock()
         self._server: Server | None = None
         self._last_words = ""
-        self._stopper: weakref.finalize[[], Any] | None = None
+        self._stopper: weakref.finalize[..., Any] | None = None
 
     @property
     def base_url(self) -> str | None:
@@ -128,7 +135,7 @@ class Provider(ABC):
                 self._refuse_second()
             self._server = server
             # `finalize` also runs at interpreter exit, and holds no reference to this object.
-            self._stopper = weakref.finalize(self, server.stop)
+            self._stopper = weakref.finalize(self, _stop, server, os.getpid())
         return server.base_url
 
     def _release(self) -> None:

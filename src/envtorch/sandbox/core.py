@@ -7,6 +7,8 @@ import select
 import shutil
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,19 +19,20 @@ from envtorch.errors import ConfigurationError, SessionLost
 
 from . import protocol
 from .cgroups import Group
+from .guest.lockdown import top_mark
+from .monitor import Excess, Monitor, memory_limit, process_limit
 from .policy import Policy
 from .report import Report, judge
 from .spares import Shelf
+from .usage import Usage, measure
 from .zygotes import NOBODY, Zygote, estate
 
 __all__ = ["INTERPRETER", "Core"]
 
 INTERPRETER = "interpreter"
-_OVERHEAD_BYTES = 32 * 1024 * 1024
-_OVERHEAD_PROCESSES = 4
 _FORK_ROOM = 512
 """Without a control group, processes are counted per user namespace, and that of a fork lies inside its
-parent's: this many processes of forks may live before the parent's own limit is felt."""
+parent's: once it has forks, a sandbox may have this many processes more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +46,7 @@ class Core:
     data: socket.socket
     far_data: socket.socket
     home: str | None
-    framer: protocol.Framer = field(default_factory=protocol.Framer)
+    reader: protocol.FrameReader
     watch: int | None = None
     """A pidfd of the init: readable when the whole sandbox has ended."""
     group: Group | None = None
@@ -58,6 +61,15 @@ class Core:
     """Walls for the next fork."""
     exits: dict[str, protocol.Control] = field(default_factory=dict)
     """How each job that ended did so, as the init saw it."""
+    telling: threading.Lock = field(default_factory=threading.Lock)
+    """Held while something is sent to the init: the monitor may, too."""
+    busy_since: float | None = None
+    monitor: Monitor | None = None
+    """Keeps our limits, where no control group does."""
+    excess: Excess | None = None
+    """The limit that the monitor last found exceeded in the present run."""
+    interpreter: int | None = None
+    """The process id of a forked interpreter, as this process sees it."""
     interrupted: bool = False
     signalled: bool = False
     """Code was told to stop by a signal that may still be on its way."""
@@ -74,6 +86,8 @@ class Core:
     """The process that made it. A forked child of that process must not end it."""
     parent: "Core | None" = None
     """Whom this is a fork of. Its init must outlive ours, for our pid namespace lies inside its."""
+    generation: int = 0
+    """0 unless this is a fork; else one more than that of its parent."""
     offspring: int = 0
     """How many forks of ours still live."""
 
@@ -84,16 +98,17 @@ class Core:
         control.setblocking(False)
         data.setblocking(False)
         home = None if zygote.has_namespaces else estate().new_folder()
-        return cls(policy, zygote, control, far_control, data, far_data, home)
+        reader = protocol.FrameReader(policy.output_bytes)
+        return cls(policy, zygote, control, far_control, data, far_data, home, reader)
 
     def config(self, *, adopts: bool) -> dict[str, Any]:
         """What the zygote must know to make this sandbox."""
         policy = self.policy
         crowd = 0 if self.zygote.has_namespaces else _processes_of_user(os.geteuid() or NOBODY)
-        room = _FORK_ROOM if self.zygote.has_namespaces else crowd
         limits = {
             "memory": policy.memory_bytes,
-            "processes": policy.processes + _OVERHEAD_PROCESSES + room,
+            "processes": process_limit(policy) + crowd,
+            "room_for_forks": _FORK_ROOM if self.zygote.has_namespaces else 0,
             "files": policy.open_files,
             "disk": policy.disk_bytes,
         }
@@ -114,8 +129,8 @@ class Core:
         groups = estate().groups
         policy = self.policy
         self.group = groups.create(
-            memory_bytes=policy.memory_bytes + policy.disk_bytes + _OVERHEAD_BYTES,
-            processes=policy.processes + _OVERHEAD_PROCESSES,
+            memory_bytes=memory_limit(policy),
+            processes=process_limit(policy),
         )
         process = self.host_process()
         if self.group is not None and process and later:
@@ -125,6 +140,39 @@ class Core:
         for controller in ("memory", "pids"):
             why = groups.unavailable.get(controller)
             self.layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else "on"
+        if groups.unavailable:
+            self.monitor = estate().monitor
+            self.monitor.add(self)
+
+    def begin_work(self) -> None:
+        """A request of the owner's is on its way."""
+        self.busy_since = time.monotonic()
+        if self.monitor is not None:
+            self.monitor.notice()
+
+    def end_work(self) -> None:
+        self.busy_since = None
+
+    def measure_usage(self) -> Usage | None:
+        """What the processes of the sandbox use; None when it has ended."""
+        init = self.host_process()
+        if init is None or self.closed:
+            return None
+        in_family = self.parent is not None or bool(self.seeds)
+        return measure(
+            init,
+            [self.interpreter] if self.interpreter is not None else [],
+            own_mark=top_mark() - self.generation if in_family else None,
+            enough_bytes=memory_limit(self.policy),
+        )
+
+    def end_excess(self, excess: Excess, usage: Usage) -> None:
+        """End what uses too much: every process but the interpreter, or that one when it is alone."""
+        self.excess = excess
+        if usage.processes > 1:
+            self.tell({"op": "cull"})
+        else:
+            self.signal(signal.SIGKILL)
 
     def count_in(self, watches: Sequence[int]) -> None:
         """Put further processes, given as descriptors that are ours to close, under our control group."""
@@ -142,9 +190,11 @@ class Core:
         """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
         ids = _ids_by_namespace(process)
         if len(ids) >= 3 and self.parent is not None:
+            self.generation = self.parent.generation + 1
+            self.interpreter = process
             self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
             # Its own init need not know before it is asked for something: until then it sleeps.
-            self.untold = {"op": "adopt", "pid": ids[-1]}
+            self.untold = {"op": "adopt", "pid": ids[-1], "generation": self.generation}
         self.far_control.close()
         if self.group is not None:
             self.moves.append(estate().mover.submit(self.group.add, process))
@@ -161,7 +211,9 @@ class Core:
         self.moves.clear()
 
     def ran_out_of_processes(self) -> bool:
-        """Whether the control group has refused a fork since we last asked."""
+        """Whether the control group has refused a fork since we last asked, or the monitor found too many."""
+        if self.excess is not None and self.excess.resource == "processes":
+            return True
         before, self.refused = self.refused, self.group.refused_processes() if self.group is not None else 0
         return self.refused > before
 
@@ -192,7 +244,7 @@ class Core:
 
     def tell(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a request to the init. A dead init is found out by whoever waits for the answer."""
-        with contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
+        with self.telling, contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
             if self.untold is not None:
                 first, self.untold = self.untold, None
                 self.control.send(protocol.encode(first))
@@ -248,6 +300,8 @@ class Core:
     def release(self) -> None:
         """Give back everything else, once the processes are gone."""
         self.closed = True
+        if self.monitor is not None:
+            self.monitor.remove(self)
         for channel in (self.control, self.far_control, self.data, self.far_data):
             channel.close()
         for descriptor in [*self.doors, *self.seeds, *self.watched()]:

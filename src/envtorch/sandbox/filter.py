@@ -3,6 +3,10 @@
 Default deny: a call that is not named here does not exist (ENOSYS), whatever a later kernel adds. Calls
 that escapes are made of are refused with EPERM, so that a program which tries one gets an honest answer.
 
+Every process of a sandbox has one of two programs, `PRIVATE_ROOT` or `SHARED_ROOT`. Those that run the
+agent's code have one more on top, `AGENT` or `AGENT_WITHOUT_SIGNALS`, which takes away what the init needs
+and the agent does not: above all, to change anything about another process.
+
 libseccomp compiles the filter on the machine that uses it. For machines without that library, as a small
 container image may be, the same programs come with the package, compiled ahead by
 
@@ -22,14 +26,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .syscalls import ALLOWED, CHANGES_OF_FILES, REFUSED
+from .syscalls import (
+    ALLOWED,
+    CHANGES_OF_FILES,
+    FILE_DESCRIPTOR_PASSING,
+    REFUSED,
+    SIGNALS_BY_ID,
+    TIMERS,
+)
 
-__all__ = ["Compiled", "Rule", "compile_filter", "rules", "shipped_file"]
+__all__ = [
+    "AGENT",
+    "AGENT_WITHOUT_SIGNALS",
+    "KINDS",
+    "PRIVATE_ROOT",
+    "SHARED_ROOT",
+    "Compiled",
+    "Rule",
+    "compile_filter",
+    "rules",
+    "shipped_file",
+]
+
+PRIVATE_ROOT, SHARED_ROOT = "private-root", "shared-root"
+"""For sandboxes with a private root, and for those that share the machine's."""
+AGENT, AGENT_WITHOUT_SIGNALS = "agent", "agent-without-signals"
+"""For processes that run the agent's code. The latter is for kernels whose Landlock does not confine signals,
+where there is no process namespace either."""
+KINDS = (PRIVATE_ROOT, SHARED_ROOT, AGENT, AGENT_WITHOUT_SIGNALS)
 
 _NEW_NAMESPACES = 0x7E020080
 """Every namespace flag of clone: user, pid, net, ipc, uts, cgroup, mount, time."""
 _SOCKET_TYPE, _STREAM, _PACKETS = 0xF, 1, 5
 _UNIX = 1
+_OWN_GROUP = 1
+"""The process group, for `setpriority`; 0 is one process, and 2 all of a user."""
+_INT = 0xFFFFFFFF
+"""The part of a register that the kernel reads of an int: a refusal must ignore the rest."""
+_RLIMIT_NPROC, _RLIMIT_MSGQUEUE = 6, 12
+_SET_OWNER, _SET_SOCKET_OWNER = (8, 15), (0x8901, 0x8902)
+"""F_SETOWN, F_SETOWN_EX, FIOSETOWN and SIOCSPGRP: which process gets a signal when data arrives."""
 SHIPPED = Path(__file__).parent / "filters"
 ARCHITECTURES = {"x86_64": "X86_64", "aarch64": "AARCH64"}
 """What the shipped programs are for: the machine's name, and libseccomp's."""
@@ -43,41 +79,68 @@ class Compiled:
     why_not: str = ""
 
 
+Condition = tuple[int, str, int, int]
+"""An argument's position, `EQ`, `NE`, `GT` or `MASKED_EQ`, and one or two numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A system call, whether it is allowed (it is refused if not), and under which conditions."""
 
     name: str
     allow: bool
-    conditions: tuple[tuple[int, str, int, int], ...] = ()
-    """An argument's position, `EQ` or `MASKED_EQ`, and one or two numbers."""
+    conditions: tuple[Condition, ...] = ()
 
 
-def rules(*, private_root: bool) -> list[Rule]:
-    """The rules for sandboxes with a private root, or for those that share the machine's."""
+def rules(kind: str) -> list[Rule]:
+    """The rules of one of the `KINDS` of programs."""
+    if kind in (AGENT, AGENT_WITHOUT_SIGNALS):
+        return _agent_rules(signals=kind == AGENT)
+    private_root = kind == PRIVATE_ROOT
     found = [Rule(name, False) for name in REFUSED]
     found += [Rule(name, True) for name in ALLOWED]
     found += [Rule(name, private_root) for name in CHANGES_OF_FILES]
     found.append(Rule("clone", True, ((0, "MASKED_EQ", _NEW_NAMESPACES, 0),)))
     # clone3 hides its flags in memory. ENOSYS, the default, makes libc fall back to clone.
-    for kind in (_STREAM, _PACKETS):  # datagram sockets could be pointed at any address later
-        conditions = ((0, "EQ", _UNIX, 0), (1, "MASKED_EQ", _SOCKET_TYPE, kind))
+    for kind_of_socket in (_STREAM, _PACKETS):  # datagram sockets could be pointed at any address later
+        conditions = ((0, "EQ", _UNIX, 0), (1, "MASKED_EQ", _SOCKET_TYPE, kind_of_socket))
         found.append(Rule("socketpair", True, conditions))
     found += [Rule("personality", True, ((0, "EQ", persona, 0),)) for persona in (0, 0xFFFFFFFF)]
     if private_root:
         found.append(Rule("setns", True))  # forks enter their namespaces; there is no other door to enter
+        found += [Rule(name, True) for name in TIMERS]
+    return found
+
+
+def _agent_rules(*, signals: bool) -> list[Rule]:
+    """What code of the agent's may not do, though the init may. The other program decides about the rest."""
+    found = [Rule(name, False) for name in FILE_DESCRIPTOR_PASSING]
+    other_process: Condition = (0, "NE", 0, 0)
+    changes: Condition = (2, "NE", 0, 0)
+    found += [Rule(name, False, (other_process,)) for name in ("sched_setaffinity", "get_robust_list")]
+    found.append(Rule("prlimit64", False, (other_process, changes)))
+    found.append(Rule("setpriority", False, ((0, "GT", _OWN_GROUP, 0),)))
+    found.append(Rule("setpriority", False, ((1, "NE", 0, 0),)))
+    for limit in (_RLIMIT_NPROC, _RLIMIT_MSGQUEUE):  # the owner sets these for living processes
+        found.append(Rule("setrlimit", False, ((0, "MASKED_EQ", _INT, limit),)))
+        found.append(Rule("prlimit64", False, ((1, "MASKED_EQ", _INT, limit), changes)))
+    if not signals:
+        found.append(Rule("kill", False, (other_process,)))  # 0 is the own process group
+        found += [Rule(name, False) for name in SIGNALS_BY_ID]
+        found += [Rule("fcntl", False, ((1, "MASKED_EQ", _INT, command),)) for command in _SET_OWNER]
+        found += [Rule("ioctl", False, ((1, "MASKED_EQ", _INT, command),)) for command in _SET_SOCKET_OWNER]
     return found
 
 
 @functools.cache
-def compile_filter(*, private_root: bool) -> Compiled:
-    """The filter for sandboxes with a private root, or for those that share the machine's."""
+def compile_filter(kind: str) -> Compiled:
+    """One of the `KINDS` of programs."""
     try:
         import pyseccomp  # here, because importing it fails where libseccomp is not installed
 
-        return Compiled(_compile(pyseccomp, private_root, pyseccomp.Arch.NATIVE))
+        return Compiled(_compile(pyseccomp, kind, pyseccomp.Arch.NATIVE))
     except (ImportError, RuntimeError, OSError) as error:
-        shipped = shipped_file(platform.machine(), private_root=private_root)
+        shipped = shipped_file(platform.machine(), kind)
         if shipped.is_file():
             return Compiled(shipped.read_bytes())
         return Compiled(
@@ -85,14 +148,15 @@ def compile_filter(*, private_root: bool) -> Compiled:
         )
 
 
-def shipped_file(machine: str, *, private_root: bool) -> Path:
+def shipped_file(machine: str, kind: str) -> Path:
     """Where the program for these very rules and this architecture is, if it is shipped."""
-    digest = hashlib.sha256(repr(rules(private_root=private_root)).encode()).hexdigest()[:12]
-    return SHIPPED / f"{machine}-{'private' if private_root else 'shared'}-root-{digest}.bpf"
+    digest = hashlib.sha256(repr(rules(kind)).encode()).hexdigest()[:12]
+    return SHIPPED / f"{machine}-{kind}-{digest}.bpf"
 
 
-def _compile(lib: Any, private_root: bool, architecture: Any) -> bytes:
-    made = lib.SyscallFilter(lib.ERRNO(errno.ENOSYS))
+def _compile(lib: Any, kind: str, architecture: Any) -> bytes:
+    everything_else = lib.ERRNO(errno.ENOSYS) if kind in (PRIVATE_ROOT, SHARED_ROOT) else lib.ALLOW
+    made = lib.SyscallFilter(everything_else)
     if architecture != lib.Arch.NATIVE and not made.exist_arch(architecture):
         made.add_arch(architecture)
         made.remove_arch(lib.Arch.NATIVE)
@@ -100,7 +164,7 @@ def _compile(lib: Any, private_root: bool, architecture: Any) -> bytes:
     made.set_attr(lib.Attr.ACT_BADARCH, lib.KILL_PROCESS)
     with contextlib.suppress(OSError):  # an older libseccomp makes a list, which is as safe
         made.set_attr(lib.Attr.CTL_OPTIMIZE, 2)  # a tree instead of a list: less to do per call
-    for rule in rules(private_root=private_root):
+    for rule in rules(kind):
         number = _number(lib, rule.name)
         if number >= 0:
             action = lib.ALLOW if rule.allow else lib.ERRNO(errno.EPERM)
@@ -131,9 +195,9 @@ def _ship() -> None:
     for stale in SHIPPED.glob("*.bpf"):
         stale.unlink()
     for machine, name in ARCHITECTURES.items():
-        for private_root in (True, False):
-            program = _compile(pyseccomp, private_root, getattr(pyseccomp.Arch, name))
-            shipped_file(machine, private_root=private_root).write_bytes(program)
+        for kind in KINDS:
+            program = _compile(pyseccomp, kind, getattr(pyseccomp.Arch, name))
+            shipped_file(machine, kind).write_bytes(program)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,16 @@ from .policy import Policy
 from .spares import Shelf
 from .zygotes import estate, zygote_for
 
-__all__ = ["await_event", "await_filled", "await_ready", "close", "open_sandbox", "order", "place_in_zygote"]
+__all__ = [
+    "await_event",
+    "await_filled",
+    "await_ready",
+    "close",
+    "close_all",
+    "open_sandbox",
+    "order",
+    "place_in_zygote",
+]
 
 _OPEN_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 2.0
@@ -171,7 +180,7 @@ def await_event(
             if said.event == event and said.job == job:
                 found = descriptors
             else:
-                _close_all(descriptors)
+                close_all(descriptors)
         if found is not None:
             return True, found
         if time.monotonic() >= deadline:
@@ -187,7 +196,7 @@ def order(core: Core, operation: str, event: str) -> Flow[bool]:
     return came
 
 
-def _close_all(descriptors: Sequence[int]) -> None:
+def close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 

@@ -186,19 +186,22 @@ def _await_hello(slot: Core, identifier: str) -> Flow[int]:
     for: a fork has no say in it."""
     deadline = time.monotonic() + _FORK_TIMEOUT_S
     while time.monotonic() < deadline:
+        yield Wait([slot.data.fileno()], deadline=deadline)
         try:
             data, ancillary, _, _ = slot.data.recvmsg(65536, socket.CMSG_SPACE(_CREDENTIALS.size))
         except BlockingIOError:
-            yield Wait([slot.data.fileno()], deadline=deadline)
             continue
         if not data:
             break
-        slot.framer.feed(data)
-        for said in slot.framer:
-            if isinstance(said, protocol.Forked) and said.error is not None:
-                raise OutOfResources(said.error)
-            if isinstance(said, protocol.Hello) and said.id == identifier and ancillary:
-                slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                return int(_CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0])
+        slot.reader.feed(data)
+        try:
+            said = slot.reader.next(identifier, (protocol.Hello, protocol.Forked))
+        except protocol.Nonsense:
+            break
+        if isinstance(said, protocol.Forked):
+            raise OutOfResources(said.error or "the fork could not be made")
+        if said is not None and ancillary:
+            slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            return int(_CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0])
     yield from lose(slot, "it did not come to life")
     raise EnvironmentFailed("a fork did not come to life")

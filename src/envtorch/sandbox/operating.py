@@ -16,7 +16,7 @@ import msgspec
 from envtorch.errors import OutOfResources, SessionLost, TimedOut
 
 from .core import Core, new_identifier
-from .driver import Flow, Wait
+from .driver import Block, Flow, Wait
 from .results import Completed, FileInfo, Outcome
 
 __all__ = ["execute", "list_files", "read_file", "write_file"]
@@ -73,9 +73,14 @@ def list_files(core: Core, path: str) -> Flow[list[FileInfo]]:
     what = {"kind": "list", "path": path, "limit": _LIST_LIMIT}
     done = yield from _Operation(core, 64 * 1024 * 1024).perform(what, b"", core.policy.timeout_s)
     _raise_error(done, path)
+    found: list[FileInfo] = yield Block(lambda: _decode_files(done.stdout, path))
+    return found
+
+
+def _decode_files(data: bytes, path: str) -> list[FileInfo]:
     decoder = msgspec.json.Decoder(FileInfo)
     with contextlib.suppress(msgspec.DecodeError):
-        return [decoder.decode(line) for line in done.stdout.splitlines()]
+        return [decoder.decode(line) for line in data.splitlines()]
     raise OSError(f"the list of {path} could not be read")
 
 
@@ -123,9 +128,11 @@ class _Operation:
         finally:
             for descriptor in (far_in, far_out, far_err):
                 os.close(descriptor)
+        self._core.begin_work()
         try:
             timed_out = yield from self._attend(near, stdin, began + timeout_s)
         finally:
+            self._core.end_work()
             for descriptor in near:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
@@ -177,7 +184,7 @@ class _Operation:
     def _drain(self, descriptor: int, name: str) -> bool:
         """Read what there is, keep what fits. False at the end of the stream."""
         kept = self._collected[name]
-        for _ in range(64):  # then look at the deadline again: a flood may never pause
+        for _ in range(4):  # then everybody else has a turn: a flood may never pause
             try:
                 data = os.read(descriptor, _CHUNK)
             except BlockingIOError:

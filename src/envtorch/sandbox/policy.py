@@ -23,7 +23,8 @@ class Policy:
     """The limits of a sandbox, what it can see, and what it refuses to start without."""
 
     memory_bytes: int = 512 * MEGABYTE
-    """Memory on top of the bare interpreter's."""
+    """Private memory that can be written to, on top of the bare interpreter's: of any one process, and of all
+    processes together."""
     processes: int = 64
     """Processes and threads together."""
     open_files: int = 256
@@ -39,10 +40,12 @@ class Policy:
     """Modules imported once, in the zygote, and shared by all sandboxes copy-on-write."""
     readable: tuple[str, ...] = ()
     """Absolute host paths the sandbox may read besides the interpreter and its packages."""
-    require: frozenset[str] = frozenset({"network", "filesystem"})
+    require: frozenset[str] = frozenset({"network", "filesystem", "processes"})
     """Protections without which the sandbox refuses to start: see `PROTECTIONS`."""
     namespaces: bool = True
     """False asks for container grade even where namespaces are allowed."""
+    landlock_abi: int | None = None
+    """The newest Landlock ABI to use, to try out what holds on an older kernel; None for the kernel's own."""
 
     def __post_init__(self) -> None:
         for name in ("preload", "readable"):
@@ -54,6 +57,8 @@ class Policy:
             raise ConfigurationError(
                 f"require names {', '.join(sorted(unknown))}; there are: {', '.join(sorted(PROTECTIONS))}"
             )
+        if self.landlock_abi is not None:
+            _check_number("landlock_abi", self.landlock_abi, 0)
         for path in self.readable:
             if not os.path.isabs(path):
                 raise ConfigurationError(f"readable paths must be absolute, and {path!r} is not")

@@ -1,46 +1,45 @@
-"""What the owner and a sandbox say to each other, as bytes and as values. No I/O.
+"""The messages of the owner and a sandbox, as bytes and as values. No I/O.
 
-Every byte from a sandbox is hostile. A frame is a length and a JSON object of one of the types below, of
-exactly the declared shape; anything else is `Nonsense`, and the sandbox that spoke it is ended.
+Every byte from a sandbox is hostile. A frame begins with a header: size, kind and the identifier of the
+request that it belongs to. All three are checked before anything of the frame is decoded, and what is decoded
+must have exactly the declared shape. Anything else is `Nonsense`, and the sandbox that sent it is ended.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from .guest.wire import CALL_LIMIT, HEADER, KINDS, VALUE_LIMIT, has_too_many_values
+
 __all__ = [
-    "FRAME_LIMIT",
+    "CALL_LIMIT",
     "Call",
     "Control",
     "Forked",
-    "Framer",
+    "FrameReader",
     "Hello",
     "Message",
     "Nonsense",
     "RunResult",
     "Shared",
     "Variables",
-    "decode",
     "decode_control",
     "encode",
     "frame",
     "run_request",
 ]
 
-FRAME_LIMIT = 32 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
+_MEGABYTE = 1024 * 1024
+_LEFTOVER_BYTES = 64 * _MEGABYTE
+_LEFTOVER_FRAMES = 10_000
+"""What may arrive that belongs to an earlier request, while one request is served."""
 
 
 class Nonsense(Exception):
     """The sandbox sent something that no interpreter of ours would send."""
-
-
-class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
-    """What a sandbox may say; `id` repeats the request it belongs to."""
-
-    id: str
 
 
 class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +50,7 @@ class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traceback: str
 
 
-class RunResult(Said, frozen=True, tag="result"):
+class RunResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A run has ended."""
 
     outcome: str
@@ -59,6 +58,7 @@ class RunResult(Said, frozen=True, tag="result"):
     value: str | None
     json: str | None
     exception: Raised | None
+    parsed: bool
     stdout: str
     stderr: str
     truncated: bool
@@ -67,7 +67,7 @@ class RunResult(Said, frozen=True, tag="result"):
     memory_bytes: int
 
 
-class Call(Said, frozen=True, tag="call"):
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The agent's code wants an exposed function called."""
 
     call: int
@@ -83,30 +83,47 @@ class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repr: str
 
 
-class Variables(Said, frozen=True, tag="variables"):
+class Variables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The names the agent has defined."""
 
     variables: dict[str, Described]
 
 
-class Forked(Said, frozen=True, tag="forked"):
+class Forked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parent's answer to a fork."""
 
     error: str | None
 
 
-class Shared(Said, frozen=True, tag="shared"):
-    """A shared text has been taken in, or why not."""
+class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A shared text has been read, or why not."""
 
     error: str | None
 
 
-class Hello(Said, frozen=True, tag="hello"):
-    """The first word of a fork."""
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first message of a fork."""
 
 
 Message = RunResult | Call | Variables | Forked | Shared | Hello
-_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_CLASSES: Mapping[int, type[Message]] = {
+    KINDS["result"]: RunResult,
+    KINDS["call"]: Call,
+    KINDS["variables"]: Variables,
+    KINDS["forked"]: Forked,
+    KINDS["shared"]: Shared,
+    KINDS["hello"]: Hello,
+}
+_SIZES: Mapping[type[Message], int] = {
+    Call: CALL_LIMIT,
+    Variables: 8 * _MEGABYTE,
+    Forked: 65536,
+    Shared: 65536,
+    Hello: 1024,
+}
+_DECODERS: Mapping[type[Message], Callable[[bytes], Message]] = {
+    kind: msgspec.json.Decoder(kind).decode for kind in _CLASSES.values()
+}
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -139,14 +156,6 @@ def frame(message: Any) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def decode(data: bytes) -> Message:
-    """The message in one frame. Raises `Nonsense`."""
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise Nonsense(f"a frame of {len(data)} bytes is no message: {error}") from None
-
-
 def decode_control(data: bytes) -> Control:
     """The event in one packet. Raises `Nonsense`."""
     try:
@@ -155,32 +164,77 @@ def decode_control(data: bytes) -> Control:
         raise Nonsense(f"a packet of {len(data)} bytes is no event: {error}") from None
 
 
-class Framer:
-    """Cuts a stream of hostile bytes into frames."""
+class FrameReader:
+    """Cuts a stream of hostile bytes into the messages of one request at a time.
 
-    def __init__(self, limit: int = FRAME_LIMIT) -> None:
-        self._limit = limit
+    Frames of other requests are left out without being kept or decoded. `output_bytes` is what is kept of
+    each output stream: a result has at most that much twice, escaped, and its texts.
+    """
+
+    def __init__(self, output_bytes: int = _MEGABYTE) -> None:
         self._buffer = bytearray()
+        self._skip = 0
+        self._leftover_frames = self._leftover_bytes = 0
+        self._sizes = {**_SIZES, RunResult: 12 * output_bytes + 2 * _MEGABYTE}
+        self._largest = max(self._sizes.values())
+
+    def begin(self) -> None:
+        """A new request is made: count from now on what belongs to earlier ones."""
+        self._leftover_frames = self._leftover_bytes = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has arrived that has not been read."""
+        return bool(self._buffer)
 
     def feed(self, data: bytes) -> None:
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
         self._buffer += data
 
-    def __iter__(self) -> Iterator[Message]:
-        return self
+    def next(self, request: str, allowed: Sequence[type[Message]]) -> Message | None:
+        """The next whole message of this request, None when more bytes are needed. Raises `Nonsense`."""
+        wanted = request.encode()
+        while len(self._buffer) >= HEADER.size:
+            size, number, identifier = HEADER.unpack_from(self._buffer)
+            kind = _CLASSES.get(number)
+            if kind is None or size > self._largest:
+                raise Nonsense(f"a frame of kind {number} and {size} bytes is announced")
+            if identifier != wanted:
+                self._leave_out(HEADER.size + size)
+                continue
+            if kind not in allowed:
+                raise Nonsense(f"{kind.__name__} is no answer to this request")
+            if size > self._sizes[kind]:
+                raise Nonsense(
+                    f"a {kind.__name__} of {size} bytes is announced, and {self._sizes[kind]} are allowed"
+                )
+            end = HEADER.size + size
+            if len(self._buffer) < end:
+                return None
+            data = bytes(memoryview(self._buffer)[HEADER.size : end])
+            del self._buffer[:end]
+            return _decode(kind, data)
+        return None
 
-    def __next__(self) -> Message:
-        """The next whole message, as long as there is one. Raises `Nonsense`."""
-        if len(self._buffer) < _LENGTH.size:
-            raise StopIteration
-        (size,) = _LENGTH.unpack_from(self._buffer)
-        if size > self._limit:
-            raise Nonsense(f"a frame of {size} bytes is announced, and {self._limit} are allowed")
-        end = _LENGTH.size + size
-        if len(self._buffer) < end:
-            raise StopIteration
-        data = bytes(self._buffer[_LENGTH.size : end])
-        del self._buffer[:end]
-        return decode(data)
+    def _leave_out(self, size: int) -> None:
+        self._leftover_frames += 1
+        self._leftover_bytes += size
+        if self._leftover_frames > _LEFTOVER_FRAMES or self._leftover_bytes > _LEFTOVER_BYTES:
+            raise Nonsense("it sends frames that belong to no request")
+        self._skip = max(0, size - len(self._buffer))
+        del self._buffer[:size]
+
+
+def _decode(kind: type[Message], data: bytes) -> Message:
+    if kind in (Call, Variables) and has_too_many_values(data):
+        raise Nonsense(f"a {kind.__name__} has more than {VALUE_LIMIT} values")
+    try:
+        return _DECODERS[kind](data)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise Nonsense(f"a frame of {len(data)} bytes is no {kind.__name__}: {error}") from None
 
 
 def run_request(identifier: str, code: str, functions: Sequence[str]) -> bytes:

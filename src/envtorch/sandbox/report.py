@@ -27,7 +27,7 @@ class Report:
 _ANY_OF: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "network": (("network namespace",), ("seccomp",)),
     "filesystem": (("private root", "mount namespace"), ("landlock",)),
-    "processes": (("process namespace",), ("landlock signals",)),
+    "processes": (("process namespace",), ("seccomp", "landlock signals"), ("seccomp", "signal rules")),
     "memory": (("cgroup memory",), ("rlimits",)),
     "disk": (("workspace",),),
     "syscalls": (("seccomp",),),

@@ -54,6 +54,8 @@ class Result:
     memory_bytes: int = 0
     """The most memory the interpreter has had resident so far."""
     truncated: bool = False
+    parsed: bool = True
+    """False when the code is no Python: it was not run."""
     alive: bool = True
     """False when the interpreter, and the state it held, are gone."""
 
@@ -65,7 +67,10 @@ class Result:
         """The value of the last expression as plain data. Raises `ValueError` when it has no such form."""
         if self.value_json is None:
             raise ValueError("the run had no value that can be written as JSON")
-        return json.loads(self.value_json)
+        try:
+            return json.loads(self.value_json)
+        except RecursionError as error:
+            raise ValueError("the value is nested too deeply") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,15 @@ from envtorch.errors import TimedOut
 from . import protocol
 from .core import INTERPRETER, Core, new_identifier
 from .driver import Ask, Flow, Wait
-from .flows import await_event, order
+from .flows import await_event, close_all, order
+from .monitor import memory_limit
 from .results import Failure, Outcome, Result, Variable
 
 __all__ = ["lose", "run", "speak", "variables"]
 
 _END_TIMEOUT_S = 5.0
+_CHUNK = 1 << 18
+_VALUE_LIMIT = 65536
 _SAID_OUTCOMES = {
     outcome.value: outcome
     for outcome in (
@@ -34,6 +37,7 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
     """Run `code` in the live interpreter. Whatever the code does, this answers with a `Result`."""
     core.require_interpreter()
     core.interrupted = False
+    core.excess = None
     if core.signalled:
         # The signal that stopped an earlier run goes through the init. It must not arrive in this one.
         yield from order(core, "ping", "pong")
@@ -45,7 +49,7 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
     request = protocol.run_request(identifier, code, sorted(core.functions))
     said = yield from talk.converse(request, protocol.RunResult)
     if said is None:
-        status = yield from lose(core, talk.why)
+        status = yield from lose(core, _why_lost(core, talk))
         outcome = _outcome_of_loss(core, talk)
         return Result(
             outcome=outcome,
@@ -105,13 +109,17 @@ class Talk:
         self._identifier = identifier
         self._deadline = deadline
         self._out = b""
+        self._received = False
+        """Something has been received since the last time that we waited."""
         self.overdue = False
         self.why = ""
 
     def converse(self, request: bytes, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
         """The answer of the expected type; None when there will be none, and `why` says the reason."""
         self._out = request
+        self._core.begin_work()
         try:
+            self._core.reader.begin()
             return (yield from self._listen(expected))
         except protocol.Nonsense as error:
             self.why = f"it spoke nonsense: {error}"
@@ -123,23 +131,26 @@ class Talk:
             if self._out:
                 self._core.lost = "a request was cut short"
             raise
+        finally:
+            self._core.end_work()
 
     def _listen(self, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
+        """A call of the agent's is answered, and the answer sent, before the next one is read. Between two of
+        them everybody else has a turn, as after each piece that was received."""
+        reader, allowed = self._core.reader, (expected, protocol.Call)
         while True:
-            for said in self._core.framer:
-                if said.id != self._identifier:
-                    continue  # left over from an earlier run, or made up
-                if isinstance(said, protocol.Call):
-                    yield from self._answer(said)
-                elif isinstance(said, expected):
-                    return said
-                else:
-                    raise protocol.Nonsense(f"{type(said).__name__} is no answer to this request")
-            if not (yield from self._exchange()):
+            said = None if self._out else reader.next(self._identifier, allowed)
+            if isinstance(said, protocol.Call):
+                yield from self._answer(said)
+                if reader.has_more:
+                    yield Wait(deadline=time.monotonic())
+            elif said is not None:
+                return said
+            elif not (yield from self._exchange()):
                 return None
 
     def _exchange(self) -> Flow[bool]:
-        """Send and receive what can be, or wait for it. False when the talk is over."""
+        """Send what there is to send, else receive, or wait for either. False when the talk is over."""
         core = self._core
         channel = core.data.fileno()
         if time.monotonic() >= self._deadline and not self._extend():
@@ -147,18 +158,41 @@ class Talk:
         try:
             if self._out:
                 self._out = self._out[core.data.send(self._out) :]
-            data = core.data.recv(1 << 18)
+                return True
+            if self._received and INTERPRETER not in core.exits:
+                self._received = False
+                return (yield from self._wait_for_more(channel))
+            data = core.data.recv(_CHUNK)
         except BlockingIOError:
-            writers = [channel] if self._out else []
-            yield Wait([channel], writers, self._deadline)
-            return True
+            return (yield from self._wait_for_more(channel))
         except OSError:
             data = b""
         if not data:
             self.why = "it ended"
             return False
-        core.framer.feed(data)
+        self._received = True
+        core.reader.feed(data)
         return True
+
+    def _wait_for_more(self, channel: int) -> Flow[bool]:
+        """False when the init says that the interpreter has ended, and all that it said has been read: the
+        processes that it started may hold its socket open."""
+        core = self._core
+        control = core.control.fileno()
+        ready: frozenset[int] = frozenset()
+        if INTERPRETER not in core.exits:
+            readers, writers = ([control], [channel]) if self._out else ([channel, control], [])
+            ready = yield Wait(readers, writers, self._deadline)
+        gone = False
+        if control in ready:
+            events = core.events()
+            for _, descriptors in events or ():
+                close_all(descriptors)
+            gone = events is None
+        if channel in ready or not (gone or INTERPRETER in core.exits):
+            return True
+        self.why = "it ended"
+        return False
 
     def _extend(self) -> bool:
         """At the deadline: interrupt, and give the code its grace; after that, give up."""
@@ -208,12 +242,31 @@ class Talk:
         self._deadline += time.monotonic() - began
 
 
+_OUTCOMES_OF_EXCESS = {
+    "memory": Outcome.OUT_OF_MEMORY,
+    "processes": Outcome.OUT_OF_PROCESSES,
+    "descriptors": Outcome.OUT_OF_MEMORY,
+}
+"""What it is called that a sandbox used too much; open descriptors stand for the memory of the kernel."""
+
+
 def _outcome_of_loss(core: Core, talk: Talk) -> Outcome:
     if talk.overdue:
         return Outcome.TIMED_OUT
+    if core.excess is not None:
+        return _OUTCOMES_OF_EXCESS[core.excess.resource]
     if core.group is not None and core.group.oom_kills():
         return Outcome.OUT_OF_MEMORY
     return Outcome.CRASHED
+
+
+def _why_lost(core: Core, talk: Talk) -> str:
+    if core.excess is not None and not talk.overdue:
+        return f"it was ended: {core.excess}"
+    if core.group is not None and core.group.oom_kills() and not talk.overdue:
+        limit = memory_limit(core.policy) / 2**20
+        return f"it was ended by the kernel: the sandbox used more than {limit:.0f} MB of memory"
+    return talk.why
 
 
 def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool) -> Result:
@@ -224,18 +277,24 @@ def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool) -> Resu
         outcome = Outcome.INTERRUPTED
     elif outcome is Outcome.OK and said.truncated:
         outcome = Outcome.OUTPUT_TRUNCATED
+    if core.excess is not None and outcome in (Outcome.OK, Outcome.ERROR):
+        outcome = _OUTCOMES_OF_EXCESS[core.excess.resource]
     limit = core.policy.output_bytes
     exception = said.exception
+    failure = Failure(exception.type, exception.message, exception.traceback) if exception else None
+    if core.excess is not None and failure is None:
+        failure = Failure(outcome.name, str(core.excess), f"Processes were ended: {core.excess}")
     return Result(
         outcome=outcome,
         stdout=said.stdout[:limit],
         stderr=said.stderr[:limit],
         value=said.value,
-        value_json=said.json,
+        value_json=said.json if said.json is None or len(said.json) <= _VALUE_LIMIT else None,
         exit_status=said.exit_status,
-        exception=Failure(exception.type, exception.message, exception.traceback) if exception else None,
+        exception=failure,
         duration_s=said.duration_s,
         cpu_s=said.cpu_s,
         memory_bytes=said.memory_bytes,
         truncated=said.truncated,
+        parsed=said.parsed,
     )

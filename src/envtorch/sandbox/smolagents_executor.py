@@ -69,6 +69,7 @@ class SmolagentsExecutor:
                 outcome=Outcome.TIMED_OUT if timed_out else Outcome.ERROR,
                 stdout=str(self._executor.state.get("_print_outputs", "")),
                 exit_status=1,
+                parsed=not isinstance(error.__context__, SyntaxError),
                 exception=Failure(type(error).__name__, str(error), str(error)),
                 duration_s=time.monotonic() - began,
             )

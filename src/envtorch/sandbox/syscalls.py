@@ -1,6 +1,6 @@
-"""Which system calls a sandbox may make, by name. Numbers and architectures are libseccomp's business."""
+"""Which system calls a sandbox may make, by name. libseccomp knows the numbers for each architecture."""
 
-__all__ = ["ALLOWED", "CHANGES_OF_FILES", "REFUSED"]
+__all__ = ["ALLOWED", "CHANGES_OF_FILES", "FILE_DESCRIPTOR_PASSING", "REFUSED", "SIGNALS_BY_ID", "TIMERS"]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -11,12 +11,11 @@ ALLOWED = _names("""
 read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 open openat openat2 close
 close_range creat stat fstat lstat newfstatat statx statfs fstatfs access faccessat faccessat2 lseek
 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
-eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime inotify_init
-inotify_init1 inotify_add_watch inotify_rm_watch mmap mprotect munmap mremap brk madvise msync
-mincore mlock munlock mlock2 mlockall munlockall membarrier rt_sigaction rt_sigprocmask rt_sigreturn
+eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime mmap
+mprotect munmap mremap brk madvise msync mincore
+mlock munlock mlock2 mlockall munlockall membarrier rt_sigaction rt_sigprocmask rt_sigreturn
 rt_sigpending rt_sigtimedwait rt_sigqueueinfo rt_tgsigqueueinfo rt_sigsuspend sigaltstack kill tkill
-tgkill pidfd_send_signal pause alarm getitimer setitimer timer_create timer_settime
-timer_gettime timer_getoverrun timer_delete pipe pipe2 dup dup2 dup3 fcntl flock fsync fdatasync
+tgkill pidfd_send_signal pause alarm getitimer setitimer pipe pipe2 dup dup2 dup3 fcntl flock fsync fdatasync
 sync_file_range syncfs sync fallocate truncate ftruncate fadvise64 getdents getdents64 getcwd chdir
 fchdir rename renameat renameat2 mkdir mkdirat rmdir link linkat unlink unlinkat symlink symlinkat
 readlink readlinkat umask mknod mknodat splice tee sendfile copy_file_range getxattr lgetxattr
@@ -29,7 +28,7 @@ setpriority nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday ti
 getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups getpgrp getpgid
 setpgid getsid setsid setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid
 setgroups capget capset getrlimit setrlimit prlimit64 getrusage sysinfo uname getrandom arch_prctl
-restart_syscall ioctl prctl landlock_restrict_self process_mrelease cachestat map_shadow_stack mseal
+restart_syscall ioctl prctl landlock_restrict_self cachestat map_shadow_stack mseal
 riscv_flush_icache
 """)
 
@@ -51,4 +50,18 @@ landlock_create_ruleset landlock_add_rule socket connect bind listen accept acce
 memfd_create memfd_secret vmsplice migrate_pages move_pages mbind set_mempolicy get_mempolicy
 set_mempolicy_home_node sched_setattr sched_setscheduler sched_setparam ioprio_set shmget shmat
 shmdt shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink
+inotify_init inotify_init1 inotify_add_watch inotify_rm_watch process_mrelease
 """)
+"""What escapes are made of, and what takes from a store that the kernel keeps for all processes of a user:
+one sandbox could use up the inotify instances of every other one."""
+
+TIMERS = _names("timer_create timer_settime timer_gettime timer_getoverrun timer_delete")
+"""POSIX timers are counted for each user of each user namespace. Without a user namespace of its own one
+sandbox could use up those of its neighbours; there these calls do not exist, and programs use `setitimer`."""
+
+FILE_DESCRIPTOR_PASSING = _names("sendmsg sendmmsg")
+"""Descriptors in flight are counted for each user and across user namespaces, so one sandbox could keep
+every other one from starting. A filter cannot see whether a message carries descriptors."""
+
+SIGNALS_BY_ID = _names("tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal")
+"""Ways to signal a process or thread that is named by its id or a descriptor, besides `kill`."""

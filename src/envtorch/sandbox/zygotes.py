@@ -21,8 +21,9 @@ from envtorch.errors import EnvironmentFailed
 
 from . import protocol
 from .cgroups import Hierarchy, find_hierarchy
-from .filter import compile_filter
+from .filter import AGENT, AGENT_WITHOUT_SIGNALS, PRIVATE_ROOT, SHARED_ROOT, compile_filter
 from .guest.root import system_paths
+from .monitor import Monitor
 from .policy import Policy
 
 __all__ = ["Estate", "Zygote", "estate", "shutdown", "zygote_for"]
@@ -50,6 +51,8 @@ class Estate:
     """Builds what somebody is likely to ask for next."""
     endings: list[Callable[[], None]] = field(default_factory=list)
     """How to end the spares, which nobody else holds."""
+    monitor: Monitor = field(default_factory=Monitor)
+    """Keeps the limits of sandboxes without a control group."""
     user_namespace: int | None = None
     """Kept so that a zygote started later can fork sandboxes an earlier one made."""
 
@@ -134,6 +137,7 @@ class _Key:
     preload: tuple[str, ...]
     readable: tuple[str, ...]
     namespaces: bool
+    landlock_abi: int | None
 
 
 _lock = threading.RLock()
@@ -153,7 +157,7 @@ def estate() -> Estate:
 
 def zygote_for(policy: Policy) -> Zygote:
     """A living zygote that suits `policy`, started or restarted if need be. Blocks while it starts."""
-    key = _Key(os.getpid(), policy.preload, policy.readable, policy.namespaces)
+    key = _Key(os.getpid(), policy.preload, policy.readable, policy.namespaces, policy.landlock_abi)
     with _lock:
         zygote = _zygotes.get(key)
         if zygote is not None and zygote.is_alive():
@@ -261,12 +265,15 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Z
             logger.warning("sandboxes run at container grade: %s", zygote.why_no_namespaces)
         # Told now, so that the keeper can remove it should we be killed.
         zygote.lifeline.send(protocol.encode({"op": "clean", "folder": owned.base_folder()}))
-    compiled = compile_filter(private_root=zygote.has_namespaces)
+    compiled = compile_filter(PRIVATE_ROOT if zygote.has_namespaces else SHARED_ROOT)
     nursery = {
         "namespaces": zygote.has_namespaces,
         "why_no_namespaces": zygote.why_no_namespaces,
-        "program": base64.b64encode(compiled.program).decode() if compiled.program else None,
+        "program": _as_text(compiled.program),
         "why_no_program": compiled.why_not,
+        "agent_program": _as_text(compile_filter(AGENT).program),
+        "agent_program_without_signals": _as_text(compile_filter(AGENT_WITHOUT_SIGNALS).program),
+        "landlock_abi": policy.landlock_abi,
         "readable": system_paths(prefixes, readable),
         "environment": environment,
         "preload": list(policy.preload),
@@ -281,6 +288,10 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Z
             os.close(descriptor)
     zygote.channel.setblocking(True)
     return zygote
+
+
+def _as_text(program: bytes | None) -> str | None:
+    return base64.b64encode(program).decode() if program is not None else None
 
 
 def _expect(channel: socket.socket, event: str) -> tuple[protocol.Control, list[int]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from envtorch.compat import activate
+from envtorch.compat import activate_for_serving
 from envtorch.errors import ConfigurationError
 from envtorch.targets.application import application_of
 from envtorch.targets.author_import import attribute_of, environments_in, import_module
@@ -81,7 +81,7 @@ def _directory_target(name: str, bundled: str | None) -> Target:
         description += f" (not the bundled {bundled}, which is envtorch.envs.{bundled}.app:app)"
 
     def load() -> Any:
-        activate()
+        activate_for_serving()
         return load_directory(directory)
 
     return Target(name, description, load)
@@ -96,7 +96,7 @@ def _file_target(name: str, path: Path, attribute: str) -> Target:
         )
 
     def load() -> Any:
-        activate()
+        activate_for_serving()
         module = import_file(path.resolve())
         return application_of(attribute_of(module, attribute or _only_name(module)), name)
 
@@ -104,7 +104,7 @@ def _file_target(name: str, path: Path, attribute: str) -> Target:
 
 
 def _load_module(module: str, attribute: str) -> Any:
-    activate()
+    activate_for_serving()
     return application_of(attribute_of(import_module(module), attribute), f"{module}:{attribute}")
 
 

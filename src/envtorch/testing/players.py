@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx
 
-from envtorch.client.links import Link, LocalLink, make_host
+from envtorch.client.blocking.links import Link, LocalLink, open_link
+from envtorch.client.local_environment import make_host
 from envtorch.client.options import ClientOptions, Wire
-from envtorch.client.resuming import open_link
 from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import BY_CODE, EnvTorchError, Unsupported, from_wire
 from envtorch.protocol.codec import Codec

@@ -1,4 +1,4 @@
-"""HTML of what happened: the result of a call, the history with its diffs, a terminal, an error.
+"""HTML of an episode: the result of a call, the history with its diffs, a terminal, an error.
 
 Everything an environment or an agent wrote is escaped here.
 """
@@ -134,13 +134,19 @@ def _row(entry: Entry, before: Mapping[str, Any], number: str, is_open: bool) ->
         mark, body = '<b class="et-minus">failed</b>', f"<pre>{escape(_cut(entry.error))}</pre>"
     else:
         mark = f"<b>{entry.reward:.3g}</b>" if entry.reward is not None else ""
-        found = list(changes(_comparable(before), _comparable(entry.observation)))
+        compared = changes(_comparable(before), _comparable(entry.observation))
+        found = [change for change in compared if _is_news(change, entry)]
         body = "".join(map(_change, found)) or nothing_yet("The observation is what it was.")
     opened = " open" if is_open else ""
     return (
         f"<details{opened}><summary><span class='et-number'>{number}</span> <code>{entry.call}</code> "
         f"<span class='et-brief'>{summary}</span> {mark}</summary>{body}</details>"
     )
+
+
+def _is_news(change: Change, entry: Entry) -> bool:
+    """Whether a change is more than the action itself, repeated in the observation's metadata."""
+    return not (change.path.startswith("metadata.") and change.after in entry.sent.values())
 
 
 def _comparable(observation: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -185,7 +191,7 @@ def transcript(entries: Sequence[Entry], field: str) -> str:
     """The episode as a terminal would show it: code after a prompt, then what it printed."""
     parts = [_exchange(entry, field) for entry in entries[-_MOST_ENTRIES:] if entry.call == "step"]
     shown = "".join(parts) or '<span class="et-dim"># what you run, and what it prints, appears here</span>'
-    return f'<pre class="et-terminal" tabindex="0">{shown}</pre>'
+    return f'<pre class="et-terminal" tabindex="0" aria-label="The program\'s output">{shown}</pre>'
 
 
 def _exchange(entry: Entry, field: str) -> str:
@@ -202,7 +208,7 @@ def _exchange(entry: Entry, field: str) -> str:
     return f"{asked}{out}"
 
 
-_STREAMS = (("stdout", ""), ("output", ""), ("value", "et-value"), ("stderr", "et-err"))
+_STREAMS = (("stdout", "et-out"), ("output", "et-out"), ("value", "et-value"), ("stderr", "et-err"))
 
 
 def _output(text: Any, style: str) -> str:

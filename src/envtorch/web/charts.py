@@ -6,7 +6,9 @@ from html import escape
 
 __all__ = ["bars", "lines"]
 
-_HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 170, 44, 22, 12, 12
+_HEIGHT, _BOTTOM, _TOP, _RIGHT = 170, 22, 12, 12
+_DIGIT = 7.5
+"""How wide a character of a label is, at most."""
 _NARROW, _WIDE = 420, 960
 
 
@@ -52,20 +54,31 @@ class _Plot:
     high: float
     longest: int
 
+    @property
+    def marks(self) -> tuple[float, float, float]:
+        """The values that have a label."""
+        return self.low, (self.low + self.high) / 2, self.high
+
+    @property
+    def left(self) -> float:
+        """Where the plot begins: right of the widest label."""
+        return max(36.0, 10 + _DIGIT * max(len(_label(value)) for value in self.marks))
+
     def x(self, index: int) -> float:
         share = index / (self.longest - 1) if self.longest > 1 else 0.5
-        return _LEFT + (self.width - _LEFT - _RIGHT) * share
+        return self.left + (self.width - self.left - _RIGHT) * share
 
     def y(self, value: float) -> float:
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - (value - self.low) / (self.high - self.low))
 
     def axes(self, first_x: int, x_label: str) -> str:
         marks = []
-        for value in (self.low, (self.low + self.high) / 2, self.high):
-            y = self.y(value)
+        for value in self.marks:
+            y, left, right = self.y(value), self.left, self.width - _RIGHT
             marks.append(
-                f'<line class="et-grid" x1="{_LEFT}" x2="{self.width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-                f'<text class="et-tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+                f'<line class="et-grid" x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+                f'<text class="et-tick" x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">'
+                f"{_label(value)}</text>"
             )
         ends = ((0, "start"), (self.longest - 1, "end")) if self.longest > 1 else ((0, "middle"),)
         for index, anchor in ends if x_label else ():
@@ -86,6 +99,10 @@ class _Plot:
                 for (x, y), value in zip(placed, points, strict=True)
             )
         return f'<polyline class="et-line {style}" points="{path}"/>{dots}'
+
+
+def _label(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def bars(counts: Sequence[tuple[str, float]], *, unit: str = "") -> str:

@@ -22,6 +22,9 @@ __all__ = ["PlayTab", "reward_chart"]
 
 def reward_chart(entries: list[Entry]) -> str:
     """The reward of each step, and what they come to."""
+    steps = [entry for entry in entries if entry.call == "step" and entry.error is None]
+    if steps and all(entry.reward is None for entry in steps):
+        return nothing_yet("Reward: this environment gave none.")
     rewards = [entry.reward or 0.0 for entry in entries if entry.call == "step"]
     totals = [sum(rewards[: index + 1]) for index in range(len(rewards))]
     return lines([("reward", rewards), ("total", totals)], label="Reward", x_label="step", first_x=1)
@@ -104,6 +107,7 @@ class PlayTab:
         form = Form(self._subject.action_fields)
         label = "Run" if self._subject.code_field else "Step"
         button = gr.Button(label, variant="primary", elem_id="et-step")
+        gr.HTML(f'<p class="et-keys">Ctrl+Enter: {label}</p>')
 
         async def step(request: gr.Request, *values: Any) -> list[Any]:
             return await self._act(request, lambda: form.values(values))
@@ -222,7 +226,7 @@ class PlayTab:
             history(entries),
             folded(latest.payload) if latest else None,
             folded(visit.branch.state) if visit.branch else None,
-            same_in_python(entries, _address(request)),
+            same_in_python(entries, _address(request), self._subject.client),
         ]
 
     async def _drawn(self, visit: Visit) -> tuple[str | None, list[tuple[str, dict[str, Any]]]]:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 from pydantic import PydanticSchemaGenerationError, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
 
-from envtorch.env import Environment
+from envtorch.client import EnvClient
+from envtorch.env import Environment, type_arguments
 from envtorch.protocol.codec import Codec
 from envtorch.server.sessions.registry import Sessions
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import EnvironmentMetadata
 from envtorch.web.schema import Field, Kind, fields_of
+from envtorch.web.snippet import GENERIC, TOOLS, ClientNames
 
 __all__ = ["Subject", "readme_body"]
 
@@ -76,6 +79,21 @@ class Subject:
         return code if code and any(name in observed for name in _OUTPUTS) else None
 
     @cached_property
+    def client(self) -> ClientNames:
+        """The typed client in the package of the action's class; else a client that takes dictionaries."""
+        if self.uses_tools:
+            return TOOLS
+        action = self.codec.spec.action
+        homes = [action.__module__, action.__module__.rpartition(".")[0]]
+        for home in reversed([home for home in homes if home in sys.modules and home != "__main__"]):
+            names = vars(sys.modules[home])
+            client = next((name for name, value in names.items() if _is_client_of(value, action)), None)
+            if client is not None and names.get(action.__name__) is action:
+                imports = f"from {home} import {', '.join(sorted((client, action.__name__)))}"
+                return ClientNames((imports,), client, action.__name__)
+        return GENERIC
+
+    @cached_property
     def metadata(self) -> EnvironmentMetadata:
         """Name, description and README. The environment's own words are asked for when the page is opened."""
         made = self.environment_class
@@ -103,6 +121,12 @@ class Subject:
         places += [Path("envs", self.name, "README.md"), Path("src/envs", self.name, "README.md")]
         found = next((place for place in places if place.is_file()), None)
         return found.read_text(encoding="utf-8", errors="replace") if found else None
+
+
+def _is_client_of(value: object, action: type) -> bool:
+    if not isinstance(value, type) or not issubclass(value, EnvClient):
+        return False
+    return (type_arguments(value, EnvClient) or (None,))[0] is action
 
 
 def _is_package(directory: Path) -> bool:

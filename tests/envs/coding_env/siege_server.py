@@ -35,7 +35,7 @@ def main() -> None:
         besieged(limits) as (target, neighbour),
         socket.create_server((options.host, options.port), backlog=64) as listener,
     ):
-        app.add_api_route("/siege", lambda: {"unharmed": is_unharmed(target)})
+        app.add_api_route("/siege", lambda: {"unharmed": is_unharmed(target, within_s=20.0)})
         report = neighbour.report()
         told = {
             "port": listener.getsockname()[1],

@@ -24,7 +24,7 @@ def siege(sandboxes: None) -> Iterator[Siege]:
         lambda: CodingEnvironment(policy=limits), CodeAction, CodeObservation, max_concurrent_envs=8
     )
     with besieged(limits) as (target, _), running(app) as server:
-        with laid_to(server.url, target, lambda: is_unharmed(target)) as found:
+        with laid_to(server.url, target, lambda: is_unharmed(target, within_s=20.0)) as found:
             yield found
         eventually(lambda: server.sessions.active == 0, "every session is closed")
 

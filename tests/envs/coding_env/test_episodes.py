@@ -112,9 +112,24 @@ def test_a_rubric_gives_the_reward_and_forgets_at_reset() -> None:
 
 
 def test_without_rubric_and_transform_there_is_no_reward(sandboxes: None) -> None:
+    with CodingEnv.local(lambda: CodingEnvironment(policy=SMALL)) as env:
+        assert env.reset().reward is None
+        for code in ("1", "import os", "x ="):
+            result = env.step(CodeAction(code=code))
+            assert result.reward is None
+            assert "last_code" not in result.observation.metadata
     with CodingEnv.local(lambda: CodingEnvironment(policy=SMALL, transform=NullTransform())) as env:
         env.reset()
         assert env.step(CodeAction(code="1")).reward is None
+
+
+def test_openenvs_rewards_are_asked_for_by_name(sandboxes: None) -> None:
+    with CodingEnv.local(lambda: CodingEnvironment(policy=SMALL, transform="openenv")) as env:
+        assert env.reset().reward == 0.0
+        rewards = [env.step(CodeAction(code=code)).reward for code in ("x = 1", "import os")]
+        assert rewards == [pytest.approx(0.1), pytest.approx(-0.9)]
+    with pytest.raises(ConfigurationError, match="'openenv'"):
+        CodingEnvironment(transform="magic")  # type: ignore[arg-type]
 
 
 def test_an_executor_nobody_knows_is_refused() -> None:

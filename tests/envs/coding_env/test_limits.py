@@ -44,7 +44,7 @@ def run(env: CodingEnv, code: str) -> CodeObservation:
 @pytest.mark.parametrize(
     ("code", "outcome", "words"),
     [
-        ("a = b'x' * 10**9", "out of memory", "more than 256 MB of memory"),
+        ("a = b'x' * 10**9", "out of memory", "the limit is 256 MB"),
         ("open('big', 'wb').write(b'x' * 64 * 2**20)", "out of disk", "more than 16 MB to disk"),
         ("print('x' * 10**6)", "output truncated", "cut after 65536 bytes"),
         (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from envtorch.envs.repl_env import AsyncREPLEnv, Budget, OpenAICompatible, REPLEnv, REPLEnvironment
-from envtorch.envs.repl_env.budgets import BudgetSpent, Purse
+from envtorch.envs.repl_env.budgets import BudgetSpent, Spending
 from envtorch.envs.repl_env.language_models import FunctionModel, LanguageModel, ModelFailed, Request
-from envtorch.envs.repl_env.oracle import Oracle, Retries
+from envtorch.envs.repl_env.model_calls import ModelCalls, Retries
 from envtorch.errors import ConfigurationError
 from envtorch.sandbox import report
 from envtorch.settings import REPLSettings
@@ -51,15 +51,15 @@ def asked(
     budget: Budget | None = None,
     pauses: Pauses | None = None,
     **options: Any,
-) -> tuple[list[str], Purse]:
+) -> tuple[list[str], Spending]:
     """The answers to a batch, and what it cost."""
 
-    async def main() -> tuple[list[str], Purse]:
+    async def main() -> tuple[list[str], Spending]:
         model = OpenAICompatible(stub.url, "m", api_key="key", **options)
-        purse = Purse(budget or Budget())
+        spending = Spending(budget or Budget())
         try:
-            oracle = Oracle(model, purse, (pauses or Pauses()).retries)
-            return await oracle.query_all("0", prompts), purse
+            model_calls = ModelCalls(model, spending, (pauses or Pauses()).retries)
+            return await model_calls.query_all("0", prompts), spending
         finally:
             await model.close()
 
@@ -69,9 +69,9 @@ def asked(
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_question_and_what_it_costs(stream: bool) -> None:
     with stub_server(echo) as stub:
-        answers, purse = asked(stub, ["what é"], stream=stream)
+        answers, spending = asked(stub, ["what é"], stream=stream)
     assert answers == ["<what é>"]
-    assert (purse.calls, purse.prompt_tokens, purse.completion_tokens) == (1, 11, 7)
+    assert (spending.calls, spending.prompt_tokens, spending.completion_tokens) == (1, 11, 7)
     (heard,) = stub.heard
     assert heard.headers["authorization"] == "Bearer key"
     assert (heard.body["model"], heard.body["max_tokens"], heard.body["temperature"]) == ("m", 2048, 0.7)
@@ -85,8 +85,8 @@ def test_a_server_that_streams_unasked_is_understood() -> None:
 
 def test_what_a_model_does_not_count_is_estimated() -> None:
     with stub_server(lambda heard: Behaviour("a" * 40, usage=False)) as stub:
-        _, purse = asked(stub, ["p" * 80])
-    assert (purse.prompt_tokens, purse.completion_tokens) == (20, 10)
+        _, spending = asked(stub, ["p" * 80])
+    assert (spending.prompt_tokens, spending.completion_tokens) == (20, 10)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_what_a_model_does_not_count_is_estimated() -> None:
 def test_what_may_yet_succeed_is_tried_again(first: Behaviour) -> None:
     pauses = Pauses()
     with stub_server(in_turn(first, first, Behaviour("at last"))) as stub:
-        answers, purse = asked(stub, ["q"], pauses=pauses)
+        answers, spending = asked(stub, ["q"], pauses=pauses)
     assert answers == ["at last"]
-    assert (purse.calls, purse.retries, purse.failures) == (1, 2, 0)
+    assert (spending.calls, spending.retries, spending.failures) == (1, 2, 0)
     assert 0.25 <= pauses.taken[0] <= 0.5 <= pauses.taken[1] <= 1.0
 
 
@@ -123,9 +123,9 @@ def test_a_server_says_itself_when_to_come_back() -> None:
 def test_a_pause_that_would_outlast_the_budget_is_not_taken() -> None:
     limited = Behaviour("slow down", status=429, headers=(("Retry-After", "3600"),))
     with stub_server(lambda _: limited) as stub:
-        answers, purse = asked(stub, ["q"], budget=Budget(time_s=600))
+        answers, spending = asked(stub, ["q"], budget=Budget(time_s=600))
     assert answers == ['Error: HTTP 429: {"error": {"message": "slow down"}}']
-    assert (len(stub.heard), purse.retries) == (1, 0)
+    assert (len(stub.heard), spending.retries) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -141,25 +141,25 @@ def test_a_pause_that_would_outlast_the_budget_is_not_taken() -> None:
 )
 def test_what_cannot_succeed_is_not_tried_again(how: Behaviour, why: str) -> None:
     with stub_server(lambda _: how) as stub:
-        answers, purse = asked(stub, ["q"])
+        answers, spending = asked(stub, ["q"])
     assert answers[0].startswith("Error: ")
     assert why in answers[0]
-    assert (len(stub.heard), purse.failures) == (1, 1)
+    assert (len(stub.heard), spending.failures) == (1, 1)
 
 
 def test_it_gives_up_after_four_attempts() -> None:
     with stub_server(lambda _: Behaviour("busy", status=503)) as stub:
-        answers, purse = asked(stub, ["q"])
+        answers, spending = asked(stub, ["q"])
     assert "HTTP 503" in answers[0]
-    assert (len(stub.heard), purse.calls, purse.retries, purse.failures) == (4, 1, 3, 1)
+    assert (len(stub.heard), spending.calls, spending.retries, spending.failures) == (4, 1, 3, 1)
 
 
 def test_nobody_there_is_an_answer_too() -> None:
     with stub_server(echo) as stub:
         pass
-    answers, purse = asked(stub, ["q"])
+    answers, spending = asked(stub, ["q"])
     assert answers[0].startswith("Error: ConnectError")
-    assert purse.retries == 3
+    assert spending.retries == 3
 
 
 def test_a_batch_keeps_its_order_and_its_limit_and_survives_a_failure() -> None:
@@ -174,18 +174,18 @@ def test_a_batch_keeps_its_order_and_its_limit_and_survives_a_failure() -> None:
 
     prompts = [str(number) for number in range(12)]
     with stub_server(behave) as stub:
-        answers, purse = asked(stub, prompts, budget=Budget(concurrency=3))
+        answers, spending = asked(stub, prompts, budget=Budget(concurrency=3))
     assert [a for a in answers if not a.startswith("Error")] == [f"<{p}>" for p in prompts if p != "4"]
     assert answers[4].startswith("Error: HTTP 400")
     assert stub.most_at_once == 3
-    assert (purse.calls, purse.failures) == (12, 1)
+    assert (spending.calls, spending.failures) == (12, 1)
 
 
 def test_no_answer_in_time_is_a_failure() -> None:
     with stub_server(lambda _: Behaviour("late", wait_for=asyncio.Event())) as stub:
-        answers, purse = asked(stub, ["q"], timeout_s=0.1)
+        answers, spending = asked(stub, ["q"], timeout_s=0.1)
         assert answers == ["Error: no answer within 0.1 s"]
-        assert purse.retries == 3
+        assert spending.retries == 3
         eventually(lambda: stub.hung_up == len(stub.heard), "every request is taken back")
 
 
@@ -198,9 +198,9 @@ def test_calls_are_limited_over_the_whole_episode() -> None:
 def test_tokens_are_limited_over_the_whole_episode() -> None:
     async def main() -> list[str]:
         model = OpenAICompatible(stub.url, "m")
-        oracle = Oracle(model, Purse(Budget(tokens=30)))
+        model_calls = ModelCalls(model, Spending(Budget(tokens=30)))
         try:
-            return [await oracle.query("0", prompt) for prompt in "abc"]
+            return [await model_calls.query("0", prompt) for prompt in "abc"]
         finally:
             await model.close()
 
@@ -211,11 +211,11 @@ def test_tokens_are_limited_over_the_whole_episode() -> None:
 
 def test_time_is_limited_over_the_whole_episode() -> None:
     now = [100.0]
-    purse = Purse(Budget(time_s=10), clock=lambda: now[0])
-    purse.take_call()
+    spending = Spending(Budget(time_s=10), clock=lambda: now[0])
+    spending.take_call()
     now[0] = 110.0
     with pytest.raises(BudgetSpent, match="time"):
-        purse.take_call()
+        spending.take_call()
 
 
 def test_a_budget_that_allows_nothing_is_refused() -> None:
@@ -274,7 +274,7 @@ def test_a_token_alone_leads_to_hugging_face_and_a_key_goes_nowhere_else(sandbox
             await environment.reset(**options)
             try:
                 assert environment._node is not None
-                model = environment._node.oracle.model
+                model = environment._node.model_calls.model
                 key = model._headers.get("Authorization") if isinstance(model, OpenAICompatible) else None
                 return f"{model!r} {key}"
             finally:
@@ -365,8 +365,8 @@ def test_functions_may_be_async_and_a_batch_function_gets_the_whole_batch(sandbo
 @pytest.mark.parametrize("batch", [lambda prompts: ["only one"], lambda prompts: 1 / 0])
 def test_a_batch_function_that_fails_is_told_in_every_place(batch: Callable[..., Any]) -> None:
     async def main() -> list[str]:
-        oracle = Oracle(FunctionModel(None, batch), Purse(Budget(calls=3)))
-        return await oracle.query_all("0", ["a", "b"])
+        model_calls = ModelCalls(FunctionModel(None, batch), Spending(Budget(calls=3)))
+        return await model_calls.query_all("0", ["a", "b"])
 
     answers = asyncio.run(main())
     assert len(answers) == 2

@@ -1,4 +1,4 @@
-"""Children: forks of their parent that have its variables, one purse for all, and nothing left behind."""
+"""Children: forks of their parent that have its variables, one budget for all, and nothing left behind."""
 
 import asyncio
 import re

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envtorch.envs.repl_env import REPLAction, REPLEnv, REPLEnvironment, REPLObservation
-from envtorch.envs.repl_env.oracle import Oracle
+from envtorch.envs.repl_env.model_calls import ModelCalls
 from envtorch.envs.repl_env.trajectory import TrajectoryWriter
 from envtorch.server import create_app
 from envtorch.settings import REPLSettings
@@ -141,6 +141,6 @@ def test_nothing_of_ours_holds_the_token_after_its_episode(stub: StubServer, san
         assert TOKEN not in repr(vars(made[0]))
         env.reset()
         gc.collect()
-        holders = [o for o in gc.get_objects() if isinstance(o, Oracle) and o.secret == TOKEN]
+        holders = [o for o in gc.get_objects() if isinstance(o, ModelCalls) and o.secret == TOKEN]
         assert holders == []
         assert "Bearer" not in env.execute("llm_query('hello')").observation.result.stdout

@@ -1,13 +1,14 @@
 """The coding environment itself."""
 
 import copy
+from typing import Literal
 from uuid import uuid4
 
 from envtorch.env import Environment, Rubric, Transform
 from envtorch.envs.coding_env.executors import AwaitedExecutor, ExecutorName, open_executor
 from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState
 from envtorch.envs.coding_env.observing import observe
-from envtorch.envs.coding_env.transforms import CODE_KEY, safe_coding_transform
+from envtorch.envs.coding_env.transforms import CODE_KEY, PARSED_KEY, transform_named
 from envtorch.errors import ConfigurationError, EnvironmentFailed, MissingExtra, Unsupported
 from envtorch.sandbox import AsyncSandbox, Policy
 from envtorch.types import EnvironmentMetadata
@@ -27,7 +28,8 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
     It awaits, so that hundreds of sessions need no thread each and a step can be cancelled: one that
     is past the caller's deadline is interrupted, and the session stays usable.
 
-    A `rubric` gives the reward; a `transform` may change it. With neither, `safe_coding_transform` does.
+    A `rubric` gives the reward; a `transform` may change it. With neither there is no reward.
+    `transform="openenv"` gives the rewards of OpenEnv's coding environment.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -37,11 +39,11 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         *,
         executor: ExecutorName = "sandbox",
         policy: Policy | None = None,
-        transform: Transform[CodeObservation] | None = None,
+        transform: Transform[CodeObservation] | Literal["openenv"] | None = None,
         rubric: Rubric | None = None,
     ) -> None:
-        if transform is None and rubric is None:
-            transform = safe_coding_transform()
+        if isinstance(transform, str):
+            transform = transform_named(transform)
         super().__init__(transform=transform, rubric=rubric)
         if executor not in ("sandbox", "smolagents"):
             raise ConfigurationError(f"there is no executor {executor!r}: it is 'sandbox' or 'smolagents'")
@@ -59,7 +61,8 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         executor = await self._open_executor()
         if seed is not None and self._executor_name == "sandbox":
             await executor.run(f"__import__('random').seed({int(seed)})")
-        return self._apply_transform(CodeObservation(reward=0.0))
+        is_scored = self.transform is not None or self.rubric is not None
+        return self._apply_transform(CodeObservation(reward=0.0 if is_scored else None))
 
     async def step(self, action: CodeAction, timeout_s: float | None = None) -> CodeObservation:
         """Run the code; the observation says how it went, whatever it did."""
@@ -69,7 +72,8 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         result = await executor.run(action.code, timeout_s=self._limit(timeout_s))
         self._unsettled = False
         observation = observe(result, self._policy, limit_s=self._limit(timeout_s))
-        observation.metadata[CODE_KEY] = action.code
+        if self.transform is not None or self.rubric is not None:  # what scores reads these
+            observation.metadata |= {CODE_KEY: action.code, PARSED_KEY: result.parsed}
         self._state.last_exit_code = observation.exit_code
         if self.rubric is not None:
             observation.reward = await self._apply_rubric_async(action, observation)

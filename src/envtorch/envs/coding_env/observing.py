@@ -32,7 +32,7 @@ def _explain(result: Result, policy: Policy, limit_s: float) -> str:
     """One sentence about a limit: what it was, and what is left."""
     limits = {
         Outcome.TIMED_OUT: f"The code ran for longer than {limit_s:g} s and was stopped.",
-        Outcome.OUT_OF_MEMORY: f"The code used more than {_megabytes(policy.memory_bytes)} MB of memory.",
+        Outcome.OUT_OF_MEMORY: _explain_memory(result, policy),
         Outcome.OUT_OF_PROCESSES: f"The code started more than {policy.processes} processes and threads.",
         Outcome.OUT_OF_DISK: f"The code wrote more than {_megabytes(policy.disk_bytes)} MB to disk.",
         Outcome.OUTPUT_TRUNCATED: f"Output is cut after {policy.output_bytes} bytes.",
@@ -43,6 +43,17 @@ def _explain(result: Result, policy: Policy, limit_s: float) -> str:
         why = f" ({result.exception.message})" if result.exception is not None else ""
         return f"{said} Its variables are gone{why}, and the episode is over.".lstrip()
     return f"{said} Its variables are kept." if said else ""
+
+
+def _explain_memory(result: Result, policy: Policy) -> str:
+    """What the limit is, and what was measured: a request for memory may be refused long before that much is
+    in use."""
+    said = (
+        f"The code asked for more memory than it may have: the limit is {_megabytes(policy.memory_bytes)} MB"
+    )
+    if not result.memory_bytes:
+        return f"{said}."
+    return f"{said}, and its interpreter had {result.memory_bytes / 2**20:.0f} MB in use at most."
 
 
 def _megabytes(count: int) -> str:

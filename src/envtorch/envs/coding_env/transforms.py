@@ -1,22 +1,25 @@
 """Rewards from the code's own text, with the figures of OpenEnv's coding environment.
 
-They shape a policy; they protect nothing. What protects is the sandbox, which does not read the code.
+They shape a policy; they protect nothing. What protects is the sandbox, which does not read the code. It is
+not parsed here either: the interpreter that was to run it says whether it is Python.
 """
 
-import ast
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from envtorch.env import Transform
 from envtorch.envs.coding_env.models import CodeObservation
+from envtorch.errors import ConfigurationError
 from envtorch.transforms import CompositeTransform
 
-__all__ = ["CODE_KEY", "CodeQuality", "CodeSafety", "safe_coding_transform"]
+__all__ = ["CODE_KEY", "PARSED_KEY", "CodeQuality", "CodeSafety", "safe_coding_transform", "transform_named"]
 
 CODE_KEY = "last_code"
 """Where an observation's metadata holds the code that was run."""
+
+PARSED_KEY = "last_code_parsed"
+"""Where it says whether that code is Python: what the interpreter that was to run it found."""
 
 UNSAFE = (r"import\s+os", r"import\s+subprocess", r"eval\(", r"exec\(", r"__import__", r"open\(")
 
@@ -38,7 +41,7 @@ class CodeSafety(Transform[CodeObservation]):
 
 
 class CodeQuality(Transform[CodeObservation]):
-    """Adds to the reward: a bonus for short code, a penalty for code that is no Python."""
+    """Adds to the reward: a bonus for short code, a penalty for code that its interpreter could not parse."""
 
     def __init__(
         self, concise_bonus: float = 0.1, concise_length: int = 100, syntax_penalty: float = -0.2
@@ -52,24 +55,21 @@ class CodeQuality(Transform[CodeObservation]):
         if code is None:
             return observation
         bonus = self.concise_bonus if len(code.strip()) <= self.concise_length else 0.0
-        penalty = 0.0 if _is_python(code) else self.syntax_penalty
+        penalty = 0.0 if observation.metadata.get(PARSED_KEY, True) else self.syntax_penalty
         return _with(observation, (observation.reward or 0.0) + bonus + penalty, {})
 
 
 def safe_coding_transform() -> CompositeTransform[CodeObservation]:
-    """Safety first, then quality."""
+    """OpenEnv's rewards: safety first, then quality."""
     return CompositeTransform([CodeSafety(), CodeQuality()])
+
+
+def transform_named(name: str) -> CompositeTransform[CodeObservation]:
+    """The transform of that name. Raises `ConfigurationError` when there is none."""
+    if name != "openenv":
+        raise ConfigurationError(f"there is no transform {name!r}: it is 'openenv', or a Transform of yours")
+    return safe_coding_transform()
 
 
 def _with(observation: CodeObservation, reward: float, facts: Mapping[str, Any]) -> CodeObservation:
     return observation.model_copy(update={"reward": reward, "metadata": {**observation.metadata, **facts}})
-
-
-def _is_python(code: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(code, "<agent>", "exec", ast.PyCF_ONLY_AST)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False  # the parser refuses null bytes, lone surrogates and towers of brackets in its own ways
-    return True

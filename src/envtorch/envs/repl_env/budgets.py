@@ -1,4 +1,4 @@
-"""What a tree of agents may spend, and what it has spent: one purse for the root and all its children."""
+"""What a tree of agents may spend, and what it has spent: one account for the root and all its children."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from typing import Any
 
 from envtorch.errors import ConfigurationError, EnvTorchError
 
-__all__ = ["Budget", "BudgetSpent", "Purse"]
+__all__ = ["Budget", "BudgetSpent", "Spending"]
 
 
 class BudgetSpent(EnvTorchError):
@@ -41,7 +41,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Purse:
+class Spending:
     """What has been spent of a budget."""
 
     budget: Budget = field(default_factory=Budget)
@@ -64,6 +64,13 @@ class Purse:
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    def allowed_calls(self, count: int) -> tuple[int, str]:
+        """How many of `count` further requests the budget of calls allows, and why not more."""
+        most = self.budget.calls
+        if most is None or self.calls + count <= most:
+            return count, ""
+        return max(0, most - self.calls), f"the episode's {most} calls of language models are spent"
 
     def take_call(self) -> None:
         """Spend one request. Raises `BudgetSpent`."""
@@ -119,9 +126,9 @@ class Purse:
             "children": self.children,
         }
 
-    def copy(self) -> "Purse":
+    def copy(self) -> "Spending":
         """The same spending, to go on from separately, as a forked session does."""
-        twin = Purse(self.budget, self.clock)
+        twin = Spending(self.budget, self.clock)
         for name in (
             "calls",
             "prompt_tokens",

@@ -1,19 +1,15 @@
 """The clients of the REPL environment, blocking and async. Without an address they need no server."""
 
-import asyncio
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypedDict, Unpack
 
 from envtorch.client import AsyncEnvClient, EnvClient
-from envtorch.client.aio_links import AsyncLink, AsyncLocalLink
 from envtorch.client.launch import Starter, launch_async, plan, plan_hub
-from envtorch.client.links import LocalLink, make_host
+from envtorch.client.local_environment import host_maker
 from envtorch.client.options import GivenOptions, Owner
 from envtorch.env import EnvironmentSource, load_object
 from envtorch.envs.repl_env.models import REPLAction, REPLObservation, REPLState
 from envtorch.errors import ConfigurationError
-from envtorch.protocol.client import require_count
 from envtorch.types import StepResult
 
 __all__ = ["AsyncREPLEnv", "REPLEnv"]
@@ -67,18 +63,15 @@ class REPLEnv(EnvClient[REPLAction, REPLObservation, REPLState], environment=ENV
     ) -> None:
         self._rules, connection = _sorted(options)
         super().__init__(base_url or LOCAL, provider=provider, **connection)
-        self._source = _source(base_url, llm_query_fn, llm_batch_fn)
-
-    def _connected(self) -> Any:
-        if self._link is None and self._source is not None:
-            self._link = LocalLink(make_host(self._source, ENVIRONMENT, self._codec_of_class()))
-        return super()._connected()
+        source = _source(base_url, llm_query_fn, llm_batch_fn)
+        if source is not None:
+            self._make_host = host_maker(source, ENVIRONMENT, self._codec_of_class())
 
     @classmethod
     def local(cls, environment: EnvironmentSource | None = None) -> Self:
         """A client of an environment in this process: a class, a factory, an instance, or a path."""
         client = cls()
-        client._source = environment or ENVIRONMENT
+        client._make_host = host_maker(environment, ENVIRONMENT, cls._codec_of_class())
         return client
 
     @classmethod
@@ -144,16 +137,18 @@ class AsyncREPLEnv(AsyncEnvClient[REPLAction, REPLObservation, REPLState]):
         provider: Owner | None = None,
         **options: Unpack[REPLOptions],
     ) -> None:
-        twin = REPLEnv(base_url, **options)  # it never connects: here it only translates
+        twin = REPLEnv(base_url, **options)  # it is never connected: it only translates
         super().__init__(twin._options, twin, provider=provider)
         self._rules = twin._rules
-        self._source = _source(base_url, llm_query_fn, llm_batch_fn)
+        source = _source(base_url, llm_query_fn, llm_batch_fn)
+        if source is not None:
+            self._make_host = host_maker(source, ENVIRONMENT, REPLEnv._codec_of_class())
 
     @classmethod
     def local(cls, environment: EnvironmentSource | None = None) -> Self:
         """A client of an environment in this process: a class, a factory, an instance, or a path."""
         client = cls()
-        client._source = environment or ENVIRONMENT
+        client._make_host = host_maker(environment, ENVIRONMENT, REPLEnv._codec_of_class())
         return client
 
     @classmethod
@@ -173,12 +168,6 @@ class AsyncREPLEnv(AsyncEnvClient[REPLAction, REPLObservation, REPLState]):
         rules, rest = _sorted(options)
         server = await launch_async(lambda: plan_hub(repo_id, use_docker, provider, rest))
         return cls(server.base_url, provider=server.owner, **rules, **server.client_options)
-
-    async def connect(self) -> Self:
-        if self._link is None and self._source is not None:
-            host = make_host(self._source, ENVIRONMENT, REPLEnv._codec_of_class())
-            self._link = AsyncLocalLink(host)
-        return await super().connect()
 
     async def reset(  # type: ignore[override]  # it takes what this environment takes, and says so
         self,
@@ -211,21 +200,6 @@ class AsyncREPLEnv(AsyncEnvClient[REPLAction, REPLObservation, REPLState]):
     async def list_variables(self, *, timeout_s: float | None = None) -> list[str]:
         """The names the agent can use."""
         return (await self.state(timeout_s=timeout_s)).namespace_keys
-
-    async def fork(self, n: int = 1, *, timeout_s: float | None = None) -> list[Self]:
-        """Copies of this session as it is now, each a client on a session of its own."""
-        require_count(n)
-        async with self._turn:
-            await self.connect()
-            assert self._link is not None
-            links = await self._link.fork(n, timeout_s=timeout_s)
-        return [self._on(link) for link in links]
-
-    def _on(self, link: AsyncLink) -> Self:
-        """This client, on another session."""
-        client = copy.copy(self)
-        client._link, client._provider, client._turn = link, None, asyncio.Lock()
-        return client
 
 
 REPLEnv.aio = AsyncREPLEnv

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from envtorch.env import Environment, Rubric, Transform
-from envtorch.envs.repl_env.budgets import Budget, Purse
+from envtorch.envs.repl_env.budgets import Budget, Spending
 from envtorch.envs.repl_env.episode import Rules, greeting
 from envtorch.envs.repl_env.events import Observer, ignore
 from envtorch.envs.repl_env.language_models import (
@@ -16,9 +16,9 @@ from envtorch.envs.repl_env.language_models import (
     LanguageModel,
     OpenAICompatible,
 )
+from envtorch.envs.repl_env.model_calls import ModelCalls, Retries
 from envtorch.envs.repl_env.models import CodeBlockResult, REPLAction, REPLObservation, REPLState
 from envtorch.envs.repl_env.notebook import Block, Notebook, cut
-from envtorch.envs.repl_env.oracle import Oracle, Retries
 from envtorch.envs.repl_env.recursion import Node, ran
 from envtorch.errors import ConfigurationError, EnvironmentFailed, InvalidAction
 from envtorch.sandbox import Policy
@@ -57,7 +57,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         llm_batch_fn: Callable[[list[str]], Any] | None = None,
         model: LanguageModel | None = None,
         budget: Budget | None = None,
-        oracle: Oracle | None = None,
+        model_calls: ModelCalls | None = None,
         retries: Retries | None = None,
         policy: Policy | None = None,
         observer: Observer = ignore,
@@ -77,7 +77,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         if llm_query_fn is not None or llm_batch_fn is not None:
             self._model = FunctionModel(llm_query_fn, llm_batch_fn)
         self._budget = budget or Budget()
-        self._oracle = oracle
+        self._model_calls = model_calls
         self._retries = retries or Retries()
         self._policy = policy or Policy(preload=("random",))
         self._observer = observer
@@ -175,8 +175,8 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         node, self._node = self._node, None
         if node is not None:
             await node.close()
-            if node.oracle.model is not None and node.oracle.model is not self._model:
-                await node.oracle.model.close()
+            if node.model_calls.model is not None and node.model_calls.model is not self._model:
+                await node.model_calls.model.close()
 
     def get_metadata(self) -> EnvironmentMetadata:
         return EnvironmentMetadata(
@@ -190,9 +190,9 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
     async def _begin(
         self, context: str, seed: int | None, hf_token: str | None, llm_model: str | None
     ) -> Node:
-        oracle = self._oracle or self._new_oracle(self._key(hf_token), llm_model)
+        model_calls = self._model_calls or self._new_model_calls(self._key(hf_token), llm_model)
         policy = self._policy_for(context)
-        node = Node(oracle, policy, observer=self._observer, output_limit=self._rules.max_output_length)
+        node = Node(model_calls, policy, observer=self._observer, output_limit=self._rules.max_output_length)
         try:
             node.notebook = await Notebook.open(policy, node.functions(), context=context or None, seed=seed)
         except ConfigurationError as error:  # it does not travel: the caller gets the sentence
@@ -204,9 +204,9 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         settings = self._settings
         return hf_token or (settings.llm_api_key if settings.llm_base_url else settings.hf_token)
 
-    def _new_oracle(self, key: str | None, llm_model: str | None) -> Oracle:
+    def _new_model_calls(self, key: str | None, llm_model: str | None) -> ModelCalls:
         model = self._model or self._served_model(key, llm_model)
-        return Oracle(model, Purse(self._budget), self._retries, key, self._observer)
+        return ModelCalls(model, Spending(self._budget), self._retries, key, self._observer)
 
     def _served_model(self, key: str | None, name: str | None) -> LanguageModel | None:
         """A model behind an address, where there is an address or a key for one."""
@@ -260,7 +260,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         assert node.notebook is not None
         limit_s = self._limit_s(timeout_s)
         whole_s = None if timeout_s is None else limit_s
-        with node.oracle.purse.until(whole_s):
+        with node.model_calls.spending.until(whole_s):
             block = await node.notebook.run(code, timeout_s=limit_s)
         self._observer(ran(node.name, code, block))
         state.total_execution_time += block.result.execution_time
@@ -314,5 +314,5 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             reward=reward,
             done=done,
             truncated=truncated or None,
-            metadata={**metadata, "usage": self._node.oracle.purse.usage()},
+            metadata={**metadata, "usage": self._node.model_calls.spending.usage()},
         )

@@ -1,4 +1,4 @@
-"""Language models, as a REPL asks them: a conversation in, text out. One attempt each; `Oracle` retries."""
+"""Language models, as a REPL asks them: a conversation in, text out. One attempt each."""
 
 import asyncio
 import contextlib

@@ -2,13 +2,12 @@
 
 import asyncio
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from envtorch.envs.repl_env import inside
-from envtorch.envs.repl_env.finals import find_final
+from envtorch.envs.repl_env.finals import Final, find_final
 from envtorch.envs.repl_env.models import CodeBlockResult
 from envtorch.errors import EnvironmentFailed, SessionLost
 from envtorch.sandbox import AsyncSandbox, Outcome, Policy, Result, SharedText
@@ -17,6 +16,9 @@ __all__ = ["Block", "Notebook", "cut"]
 
 _PATIENCE_S = 5.0
 """How long showing the agent's own objects may take: their `__repr__` is its code too."""
+
+_MOST_NAMES = 10_000
+_LONG_TEXT = 65536
 
 Function = Callable[..., Awaitable[Any]]
 
@@ -99,7 +101,7 @@ class Notebook:
         if not result.alive:
             return Block(_described(result, stdout, {}, timeout_s), None, False, result.outcome.value)
         # A value that merely looks like an answer is quoted here, and so it is none.
-        declared = find_final(stdout)
+        declared = await _find_final(stdout)
         variable = declared.value if declared is not None and declared.is_variable else None
         report = await self._look(variable)
         final = report.get("final")
@@ -165,7 +167,9 @@ class Notebook:
         """Remember what was seen. A report is the agent's word, and may be anything."""
         names = report.get("variables")
         if isinstance(names, list):
-            self.seen = Seen([clean(str(name)) for name in names], clean(str(report.get("content", ""))))
+            content = report.get("content")
+            known = [clean(name) for name in names[:_MOST_NAMES] if isinstance(name, str)]
+            self.seen = Seen(known, clean(content) if isinstance(content, str) else "")
         return _checked(report)
 
     async def _command(self, call: str) -> dict[str, Any]:
@@ -186,6 +190,11 @@ class Notebook:
             raise EnvironmentFailed("the episode is over, because its interpreter is gone: call reset")
 
 
+async def _find_final(text: str) -> Final | None:
+    """The answer that was printed. Long texts are searched in a thread: the loop belongs to all sessions."""
+    return find_final(text) if len(text) < _LONG_TEXT else await asyncio.to_thread(find_final, text)
+
+
 def cut(text: str, limit: int) -> str:
     """The text, or as much of it as `limit` allows and a note of how much there was."""
     if len(text) <= limit:
@@ -197,19 +206,22 @@ def _checked(report: dict[str, Any]) -> dict[str, Any]:
     """A report, in the shape it should have."""
     fresh, final = report.get("fresh"), report.get("final")
     return {
-        "fresh": {clean(str(k)): str(v) for k, v in fresh.items()} if isinstance(fresh, dict) else {},
+        "fresh": _texts(fresh) if isinstance(fresh, dict) else {},
         "final": clean(final) if isinstance(final, str) else None,
         "ready": report.get("ready") is True,
     }
 
 
+def _texts(given: dict[Any, Any]) -> dict[str, str]:
+    pairs = list(given.items())[:_MOST_NAMES]
+    return {clean(k): v for k, v in pairs if isinstance(k, str) and isinstance(v, str)}
+
+
 def _shown(result: Result) -> str:
     """What was printed, and the value of the last expression on a line of its own."""
-    value = result.value
-    if result.value_json is not None:
-        value = json.dumps(json.loads(result.value_json), ensure_ascii=False)
-    if value is None:
+    if result.value is None:
         return clean(result.stdout)
+    value = result.value if result.value_json is None else result.value_json
     between = "" if not result.stdout or result.stdout.endswith("\n") else "\n"
     return clean(f"{result.stdout}{between}{value}")
 

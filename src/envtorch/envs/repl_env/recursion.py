@@ -1,4 +1,4 @@
-"""Child agents: each is a fork of its parent's interpreter, and all spend from one purse."""
+"""Child agents: each is a fork of its parent's interpreter, and all share one budget."""
 
 import asyncio
 import time
@@ -10,8 +10,8 @@ from envtorch.envs.repl_env.agent import Agent, Answered, Step
 from envtorch.envs.repl_env.budgets import BudgetSpent
 from envtorch.envs.repl_env.events import Began, Ended, Forked, Observer, Ran, ignore
 from envtorch.envs.repl_env.language_models import OpenAICompatible
+from envtorch.envs.repl_env.model_calls import ModelCalls
 from envtorch.envs.repl_env.notebook import Block, Function, Notebook, cut
-from envtorch.envs.repl_env.oracle import Oracle
 from envtorch.errors import EnvTorchError
 from envtorch.sandbox import Policy
 
@@ -28,7 +28,7 @@ def ran(node: str, code: str, block: Block) -> Ran:
 class Node:
     """One agent of the tree, as its sandbox's owner sees it: what its code may call, and its children."""
 
-    oracle: Oracle
+    model_calls: ModelCalls
     policy: Policy
     name: str = "0"
     depth: int = 0
@@ -47,25 +47,25 @@ class Node:
         }
 
     async def llm_query(self, prompt: str, model: str | None = None) -> str:
-        return await self.oracle.query(self.name, str(prompt), model)
+        return await self.model_calls.query(self.name, str(prompt), model)
 
     async def llm_query_batched(self, prompts: Sequence[Any], model: str | None = None) -> list[str]:
-        return await self.oracle.query_all(self.name, [str(prompt) for prompt in prompts], model)
+        return await self.model_calls.query_all(self.name, [str(prompt) for prompt in prompts], model)
 
     async def recurse(
         self, prompts: list[str], contexts: list[str | None] | None, model: str | None = None
     ) -> list[str]:
         """One child for each prompt, at the same time. `contexts` is None when the children are to be forks,
         and find theirs in their memory."""
-        if self.depth >= self.oracle.purse.budget.depth:
+        if self.depth >= self.model_calls.spending.budget.depth:
             with_context = [
                 _with(p, c) for p, c in zip(prompts, contexts or [None] * len(prompts), strict=True)
             ]
-            return await self.oracle.query_all(self.name, with_context, model)
+            return await self.model_calls.query_all(self.name, with_context, model)
         if not prompts:
             return []
         try:
-            self.oracle.purse.take_children(len(prompts))
+            self.model_calls.spending.take_children(len(prompts))
         except BudgetSpent as error:
             return [f"Error: {error.message}"] * len(prompts)
         children = [self._child() for _ in prompts]
@@ -87,7 +87,7 @@ class Node:
     def _child(self) -> "Node":
         self._children += 1
         name = f"{self.name}.{self._children}"
-        return Node(self.oracle, self.policy, name, self.depth + 1, self.observer, self.output_limit)
+        return Node(self.model_calls, self.policy, name, self.depth + 1, self.observer, self.output_limit)
 
     async def _fork(self, children: "list[Node]") -> None:
         assert self.notebook is not None
@@ -105,9 +105,9 @@ class Node:
         self.observer(Began(self.name, task, inherited=inherited))
 
         async def converse(messages: list[dict[str, str]]) -> str:
-            return await self.oracle.converse(self.name, messages, model)
+            return await self.model_calls.converse(self.name, messages, model)
 
-        budget = self.oracle.purse.budget
+        budget = self.model_calls.spending.budget
         agent = Agent(converse, self, budget.child_iterations, self.output_limit)
         try:
             ended = await agent.work(task, context_length=None)
@@ -125,18 +125,20 @@ class Node:
         return Step(block.result, self.notebook.seen.variables, done, block.final)
 
     def _limit_s(self) -> float:
-        left_s = self.oracle.purse.left_s()
+        left_s = self.model_calls.spending.left_s()
         if left_s is not None and left_s <= 0:
             raise BudgetSpent("the time for it is over")
         return self.policy.timeout_s if left_s is None else min(self.policy.timeout_s, left_s)
 
     async def twin(self) -> "Node":
-        """A copy of an agent at rest, with a purse of its own that holds as much."""
-        model = self.oracle.model
+        """A copy of an agent at rest, whose spending is counted separately from now on."""
+        model = self.model_calls.model
         model = model.twin() if isinstance(model, OpenAICompatible) else model
-        purse = self.oracle.purse.copy()
-        oracle = Oracle(model, purse, self.oracle.retries, self.oracle.secret, self.observer)
-        copy = Node(oracle, self.policy, self.name, self.depth, self.observer, self.output_limit)
+        spending = self.model_calls.spending.copy()
+        model_calls = ModelCalls(
+            model, spending, self.model_calls.retries, self.model_calls.secret, self.observer
+        )
+        copy = Node(model_calls, self.policy, self.name, self.depth, self.observer, self.output_limit)
         if self.notebook is not None:
             copy.notebook = await self.notebook.twin(copy.functions())
         return copy

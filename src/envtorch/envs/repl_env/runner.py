@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from envtorch.envs.repl_env.agent import Agent, Step
-from envtorch.envs.repl_env.budgets import Budget, Purse
+from envtorch.envs.repl_env.budgets import Budget, Spending
 from envtorch.envs.repl_env.client import AsyncREPLEnv
 from envtorch.envs.repl_env.environment import REPLEnvironment
 from envtorch.envs.repl_env.episode import Rules
 from envtorch.envs.repl_env.events import Began, Ended, Event, Observer
 from envtorch.envs.repl_env.language_models import LanguageModel
-from envtorch.envs.repl_env.oracle import Oracle, Retries
+from envtorch.envs.repl_env.model_calls import ModelCalls, Retries
 from envtorch.envs.repl_env.trajectory import RecordedModel, TrajectoryWriter, read_trajectory
 from envtorch.errors import EnvTorchError
 from envtorch.sandbox import Policy
@@ -111,9 +111,9 @@ class RLMRunner:
             return await self._play(task, context, seed, _Broadcast(observers))
 
     async def _play(self, task: str, context: str, seed: int | None, observer: Observer) -> RLMResult:
-        purse = Purse(self._budget)
-        oracle = Oracle(self._model, purse, self._retries, observer=observer)
-        env = self._env() if self._env is not None else self._local(purse, oracle, observer)
+        spending = Spending(self._budget)
+        model_calls = ModelCalls(self._model, spending, self._retries, observer=observer)
+        env = self._env() if self._env is not None else self._local(spending, model_calls, observer)
         async with env:
             digest = hashlib.sha256(context.encode("utf-8", "replace")).hexdigest()
             observer(Began(ROOT, task, len(context), digest))
@@ -122,7 +122,7 @@ class RLMRunner:
             await env.reset(context=context, task_prompt=task, seed=seed, max_iterations=blocks)
             place = _Root(env)
             agent = Agent(
-                lambda messages: oracle.converse(ROOT, messages),
+                lambda messages: model_calls.converse(ROOT, messages),
                 place,
                 self._max_iterations,
                 self._rules.max_output_length,
@@ -131,23 +131,23 @@ class RLMRunner:
                 ended = await agent.work(task, context_length=len(context))
                 self._require_the_record()
             except EnvTorchError as error:
-                observer(Ended(ROOT, None, error.message, purse.usage()))
+                observer(Ended(ROOT, None, error.message, spending.usage()))
                 raise
             if ended.reason == "out of turns" and ended.answer is not None:
                 place.reward = (await env.submit_final_answer(ended.answer)).reward
-            observer(Ended(ROOT, ended.answer, ended.reason, purse.usage()))
-        return RLMResult(ended.answer, ended.reason, ended.turns, place.reward, purse.usage())
+            observer(Ended(ROOT, ended.answer, ended.reason, spending.usage()))
+        return RLMResult(ended.answer, ended.reason, ended.turns, place.reward, spending.usage())
 
     def _require_the_record(self) -> None:
         """A replay that went another way has no answer, even where the agents' code went on."""
         if isinstance(self._model, RecordedModel) and self._model.diverged:
             raise self._model.diverged[0]
 
-    def _local(self, purse: Purse, oracle: Oracle, observer: Observer) -> AsyncREPLEnv:
+    def _local(self, spending: Spending, model_calls: ModelCalls, observer: Observer) -> AsyncREPLEnv:
         return AsyncREPLEnv.local(
             lambda: REPLEnvironment(
                 model=self._model,
-                oracle=oracle,
+                model_calls=model_calls,
                 rules=self._rules,
                 policy=self._policy,
                 observer=observer,

@@ -11,7 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from . import kernel, root, tree, wire
 from .interpreter import Interpreter
-from .lockdown import ON, Limits, Rlimits, hidden_crowd, landlock_layers, make_rlimits, make_ruleset
+from .lockdown import (
+    ON,
+    SIGNAL_SCOPE,
+    Limits,
+    Rlimits,
+    Sizes,
+    hidden_crowd,
+    landlock_layers,
+    make_rlimits,
+    make_ruleset,
+    make_signal_scope,
+)
 
 _LAYER_NAMES = {
     "user": "user namespace",
@@ -66,11 +77,15 @@ class Nursery:
     why_no_namespaces: str
     seccomp: kernel.Seccomp | None
     why_no_seccomp: str
+    agent_seccomp: kernel.Seccomp | None
+    """One more filter for processes that run the agent's code."""
+    landlock_version: int
+    """The Landlock ABI to use, 0 for none."""
     readable: Sequence[str]
     environment: Mapping[str, str]
     ruleset: int | None
     """The Landlock rules of sandboxes with a private root, which name folders that they all share."""
-    virtual_size: int
+    sizes: Sizes
     interpreter: Interpreter
     plans: dict[bytes, Plan] = field(default_factory=dict)
     """Requests that have been read before."""
@@ -80,7 +95,7 @@ class Nursery:
             return known
         config = wire.decode(request.decode())
         limits = Limits(**config.pop("limits"))
-        plan = Plan(limits, make_rlimits(limits, self.virtual_size), **config)
+        plan = Plan(limits, make_rlimits(limits, self.sizes), **config)
         if len(self.plans) > _MOST_PLANS or plan.home is not None:
             self.plans.clear()
         self.plans[request] = plan
@@ -125,6 +140,8 @@ class OpenWalls:
     place: Place
     rlimits: Rlimits
     ruleset: int | None
+    signal_scope: int | None
+    """Landlock rules for the init itself, as a descriptor."""
     report: bytes
 
 
@@ -140,12 +157,13 @@ def build_in_the_open(
     kernel.become_subreaper()
     limits = replace(plan.limits, processes=plan.limits.processes + hidden_crowd(plan.crowd))
     place = Place(plan.home, f"{plan.home}/.output")
-    ruleset = make_ruleset(nursery.readable, [place.home])
+    ruleset = make_ruleset(nursery.readable, [place.home], nursery.landlock_version)
+    signal_scope = make_signal_scope(nursery.landlock_version)
     place.furnish()
     if home is not None:
         _copy_home(home, place)
     report = _report(nursery, plan, dict.fromkeys(names, missing), ruleset)
-    return OpenWalls(place, make_rlimits(limits, nursery.virtual_size), ruleset, report)
+    return OpenWalls(place, make_rlimits(limits, nursery.sizes), ruleset, signal_scope, report)
 
 
 def announce(control: "socket.SocketType", *processes: int) -> None:
@@ -165,7 +183,10 @@ def confess(control: int, error: BaseException) -> None:
 
 def _report(nursery: Nursery, plan: Plan, layers: dict[str, str], ruleset: int | None) -> bytes:
     """What will be true once the init has locked itself in; until then nobody is told."""
-    layers |= landlock_layers(ruleset)
+    layers |= landlock_layers(ruleset, nursery.landlock_version)
+    if not nursery.namespaces and nursery.landlock_version < SIGNAL_SCOPE:
+        why = f"unavailable: {nursery.why_no_seccomp}"
+        layers["signal rules"] = ON if nursery.agent_seccomp is not None else why
     layers |= dict.fromkeys(("no_new_privs", "capabilities", "rlimits", "environment", "descriptors"), ON)
     layers["seccomp"] = ON if nursery.seccomp is not None else f"unavailable: {nursery.why_no_seccomp}"
     return wire.encode({"event": "filled" if plan.adopts else "ready", "layers": layers}).encode()

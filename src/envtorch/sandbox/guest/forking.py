@@ -113,7 +113,7 @@ def fork(channel: int, doors: Sequence[int], identifier: str, workspace: str, su
         try:
             kernel.drop_capabilities()
             os.setsid()  # kill(0, ...) must not reach the process group of the parent
-            born.channel.sendall(wire.frame(wire.encode({"type": "hello", "id": identifier})))
+            born.channel.sendall(wire.frame("hello", identifier, {}))
             _settle_in(survey, workspace)
         except BaseException as error:
             _give_up(born.channel, identifier, error)
@@ -164,7 +164,7 @@ def _await_the_end_of(process: int) -> None:
 def _give_up(channel: "socket.SocketType", identifier: str, error: BaseException) -> NoReturn:
     with contextlib.suppress(BaseException):
         message = f"the fork could not enter its namespaces: {error}"
-        wire.Frames(channel).send({"type": "forked", "id": identifier, "error": message})
+        channel.sendall(wire.frame("forked", identifier, {"error": message}))
     os._exit(1)
 
 

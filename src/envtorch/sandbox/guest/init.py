@@ -10,6 +10,7 @@ writes to the type cache and to the names in it.
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -17,7 +18,7 @@ import time
 import traceback
 from _signal import set_wakeup_fd  # type: ignore[import-not-found]
 from _signal import signal as set_handler  # without the enums around it
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import close, closerange, fork, pipe, pipe2, read, setsid, waitpid, write
 from select import poll
@@ -27,9 +28,9 @@ from typing import Any, NoReturn
 from . import kernel, operations, tree, wire
 from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, confess
 from .kernel import lock_down, set_dumpable
-from .lockdown import lock_child
-from .processes import descendants, is_ours
-from .wire import PACKET_LIMIT, SHORT_PACKET, decode, receive_bytes
+from .lockdown import RLIMIT_MSGQUEUE, lock_child, make_room, mark_rlimits
+from .processes import descendants, mark, status
+from .wire import decode, receive_bytes
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
@@ -37,6 +38,8 @@ _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 _BELL = os.O_NONBLOCK | os.O_CLOEXEC
 _POLLIN = select.POLLIN
 _MOST_DESCRIPTORS = 1 << 16
+_SWEEP_S = 8.0
+"""Less than the owner waits for the answer."""
 _START = b'{"op":"start"}'
 _NOTHING_YET: Any = None
 
@@ -51,6 +54,9 @@ class Init:
         self.place = PRIVATE
         self.ruleset = nursery.ruleset
         self.seccomp = nursery.seccomp.header if nursery.seccomp is not None else None
+        self.agent_seccomp = nursery.agent_seccomp.header if nursery.agent_seccomp is not None else None
+        self.signals_are_scoped = False
+        """Whether a signal to every process reaches our own descendants only."""
         self.interpreter = nursery.interpreter
         self.namespaces = nursery.namespaces
         self.outside = os.getuid(), os.getgid()
@@ -58,6 +64,8 @@ class Init:
         self.jobs: dict[int, str] = {}
         self.fosterlings: dict[int, socket.SocketType] = {}
         """Interpreters of forks, and whom to tell of their end."""
+        self.has_forks = False
+        """Whether forks have been made of this sandbox."""
         self.bell: tuple[int, ...] = ()
         """The pipe by which a signal wakes the loop."""
 
@@ -74,8 +82,14 @@ class Init:
                 walls = build_in_the_open(self.nursery, plan, channel, home)
                 self.place, self.ruleset = walls.place, walls.ruleset
                 self.plan = replace(plan, rlimits=walls.rlimits)
-                close_all_but(control, control if self.ruleset is None else self.ruleset, control)
+                scope = walls.signal_scope
+                kept = [control if rules is None else rules for rules in (self.ruleset, scope)]
+                close_all_but(control, *kept)
                 lock_down(self.seccomp)
+                if scope is not None:
+                    kernel.landlock_restrict(scope)
+                    close(scope)
+                    self.signals_are_scoped = True
                 channel.send(walls.report)
             self.serve(control)
         except BaseException as error:
@@ -119,7 +133,6 @@ class Init:
         waiting = poll()
         waiting.register(wake, _POLLIN)
         waiting.register(control, _POLLIN)
-        longest = SHORT_PACKET  # the first is: to start the interpreter, or to adopt one
         while True:
             for descriptor, _ in waiting.poll():
                 if descriptor == wake:
@@ -127,10 +140,9 @@ class Init:
                         os.read(wake, 4096)
                     self._reap()
                     continue
-                packet = receive_bytes(self.control, longest)
+                packet = receive_bytes(self.control)
                 if packet is None:
                     self._end()
-                longest = PACKET_LIMIT
                 data, descriptors = packet
                 if data == _START:
                     self._start(self._interpret, INTERPRETER, descriptors)
@@ -143,10 +155,12 @@ class Init:
         match request["op"]:
             case "adopt":
                 self.jobs[request["pid"]] = INTERPRETER
+                self.plan = replace(self.plan, rlimits=mark_rlimits(self.plan.rlimits, request["generation"]))
             case "foster":
                 # The kernel makes us, and not the new init, the parent of a process that forks out of our
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
                 self.fosterlings[request["pid"]] = socket.SocketType(fileno=descriptors.pop())
+                self._mark(request["pid"])
             case "operate":
                 self._start(lambda given: self._operate(request["what"], given), request["job"], descriptors)
             case "signal":
@@ -158,31 +172,48 @@ class Init:
             case "ping":
                 wire.send_packet(self.control, {"event": "pong"})
             case "sweep":
-                self._sweep(spare=set(self._processes_of(INTERPRETER)))
+                self._sweep(spare=self._processes_of(INTERPRETER))
                 wire.send_packet(self.control, {"event": "swept"})
+            case "cull":
+                self._sweep(spare=self._processes_of(INTERPRETER))
             case "freeze":
                 self._freeze()
                 wire.send_packet(self.control, {"event": "frozen"})
             case "thaw":
                 for process in self._others():
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(process, signal.SIGCONT)
+                    _signal(process, signal.SIGCONT)
                 wire.send_packet(self.control, {"event": "thawed"})
             case "retire":
-                self._sweep(spare=set())
+                self._sweep(spare=[])
                 tree.remove(self.place.home)
                 wire.send_packet(self.control, {"event": "retired"})
             case "seed":
                 self._give_seeds()
 
+    def _mark(self, process: int) -> None:
+        """Give the interpreter of a fork the mark and the limit on processes of its own sandbox."""
+        wanted = dict(mark_rlimits(self.plan.rlimits, 1))
+        for kind in (RLIMIT_MSGQUEUE, resource.RLIMIT_NPROC):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                resource.prlimit(process, kind, wanted[kind])
+
     def _give_seeds(self) -> None:
         """Descriptors of what forks are made from: our files and, with namespaces, two of those."""
+        self._make_room_for_forks()
         seeds = [os.open(self.place.home, os.O_RDONLY | os.O_DIRECTORY)]
         if self.nursery.namespaces:
             seeds += [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")]
         wire.send_packet(self.control, {"event": "seed"}, seeds)
         for seed in seeds:
             os.close(seed)
+
+    def _make_room_for_forks(self) -> None:
+        """Raise the limit on processes: those of forks count as ours. Each fork has a limit of its own."""
+        (_, most) = dict(self.plan.rlimits)[resource.RLIMIT_NPROC]
+        self.has_forks = True
+        for process in self._processes_of(INTERPRETER):
+            with contextlib.suppress(OSError):
+                resource.prlimit(process, resource.RLIMIT_NPROC, (most, most))
 
     def _processes_of(self, job: str) -> list[int]:
         return [process for process, name in self.jobs.items() if name == job]
@@ -218,7 +249,7 @@ class Init:
             for channel in self.fosterlings.values():
                 channel.close()
         plan = self.plan
-        lock_child(plan.rlimits, self.ruleset)
+        lock_child(plan.rlimits, self.ruleset, self.agent_seccomp)
         set_dumpable(True)
         place = self.place
         if place is not PRIVATE:
@@ -230,7 +261,10 @@ class Init:
     def _operate(self, what: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
-        lock_child(self.plan.rlimits, self.ruleset)
+        rlimits = self.plan.rlimits
+        if self.has_forks:
+            rlimits = make_room(rlimits)
+        lock_child(rlimits, self.ruleset, self.agent_seccomp)
         os.closerange(3, 1024)
         os.chdir(self.place.workspace)
         if what["kind"] == "execute":
@@ -268,39 +302,69 @@ class Init:
             if channel is not self.control:
                 channel.close()
 
-    def _sweep(self, spare: set[int]) -> None:
-        """Kill every process but those of `spare`, until none is left to kill."""
-        end = time.monotonic() + 5.0
-        while time.monotonic() < end:
-            victims = [process for process in self._others() if process not in spare]
-            if not victims:
-                return
-            for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, a fork bomb cannot outrun us
-                for process in victims:
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(process, number)
+    def _sweep(self, spare: Sequence[int]) -> None:
+        """Kill every process but those of `spare`, which stand still meanwhile, until none is left."""
+        for process in spare:
+            _signal(process, signal.SIGSTOP)
+        end = time.monotonic() + _SWEEP_S
+        looks = 0
+        # Twice nothing: while we look, an orphan may move to a place where we have looked already.
+        while looks < 2 and time.monotonic() < end:
+            looks += 1
+            for process in self._others():
+                if process not in spare:
+                    _signal(process, signal.SIGKILL)
+                    found = status(process)
+                    if found is not None and found.lives:
+                        looks = 0
             self._reap()
+        for process in spare:
+            _signal(process, signal.SIGCONT)
 
     def _freeze(self) -> None:
         """Stop every process, until a look around finds no new one."""
         stopped: set[int] = set()
         while fresh := set(self._others()) - stopped:
             for process in fresh:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, signal.SIGSTOP)
+                _signal(process, signal.SIGSTOP)
             stopped |= fresh
 
-    def _others(self) -> list[int]:
-        if not self.nursery.namespaces:
-            return descendants(os.getpid())
+    def _others(self) -> Iterator[int]:
+        """The processes of this sandbox besides ourselves, each told as soon as it is found."""
+        if not self.namespaces:
+            yield from descendants(os.getpid())
+            return
         mine = os.getpid()
-        found = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != mine]
-        return [process for process in found if is_ours(process)]
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            process = int(name)
+            if process != mine and self._is_ours(process):
+                yield process
+
+    def _is_ours(self, process: int) -> bool:
+        """False for the processes of forks, which are in a deeper namespace and have another mark."""
+        found = status(process)
+        if found is None or not found.lives:
+            return False
+        if found.namespaces == 1:
+            return True
+        return mark(process) == dict(self.plan.rlimits)[RLIMIT_MSGQUEUE][0]
 
     def _end(self) -> NoReturn:
-        if not self.nursery.namespaces:
-            self._sweep(spare=set())
+        """End. With namespaces the kernel ends all our processes; without them we do, and wait for it."""
+        if not self.namespaces:
+            if self.signals_are_scoped:
+                os.kill(-1, signal.SIGKILL)  # all of them at once, so that none has time to fork
+                with contextlib.suppress(ChildProcessError):
+                    while True:
+                        os.wait()
+            else:
+                self._sweep(spare=[])
         os._exit(0)
+
+
+def _signal(process: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, number)
 
 
 def _ignore(*_: object) -> None:

@@ -8,44 +8,44 @@ import ast
 import builtins
 import contextlib
 import errno
+import gc
 import json
 import linecache
+import mmap
 import os
+import resource
 import signal
 import socket
+import struct
 import sys
+import time
 import traceback
 import types
-from _signal import getsignal as get_handler  # type: ignore[import-not-found]  # without the enums
-from _signal import signal as set_handler
-from _thread import _count as count_threads  # of Python's, besides the first
-from ast import Expr, Expression, PyCF_ONLY_AST
 from collections.abc import Callable, Mapping
-from gc import enable as enable_collector
-from linecache import cache as known_lines
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
-from os import chdir, getpid
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
-from time import perf_counter
 from typing import Any
 
-from . import forking, sharing
+from . import forking, sharing, wire
 from .capture import DISK_ERRORS, Capture
-from .wire import Frames, encode, quote
 
 _OWN_FILES = (__file__, forking.__file__)
 _REPR_LIMIT = 64 * 1024
+_MOST_VARIABLES = 5000
 _RESERVE = 3 * 1024 * 1024
-_PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS
 _REHEARSAL = ("1 / 0", "print(x)", "x + 1", "x = 1") * 9
-"""More often than the adaptive interpreter needs to settle on a form of each function."""
-_USER, _SYSTEM, _PEAK = range(3)
-"""Places in what `getrusage` answers; to ask by name is to write to the names."""
-_OK = '"outcome":"ok","exit_status":0'
-_FINE = f'{_OK},"value":null,"json":null,"exception":null'
-_NO_CHANNEL: Any = None
-_SIGINT = int(signal.SIGINT)
-_SIGNALS_OF_THE_AGENT = [int(number) for number in signal.valid_signals() if number != _SIGINT]
+"""Often enough for the adaptive interpreter to have specialised our functions."""
+_SIGNALS_OF_THE_AGENT = [number for number in signal.valid_signals() if number != signal.SIGINT]
+_FINE: Mapping[str, Any] = {
+    "outcome": "ok",
+    "exit_status": 0,
+    "value": None,
+    "json": None,
+    "exception": None,
+    "parsed": True,
+}
+
+
+class NotPython(Exception):
+    """The text that was to be run is no Python; the cause says why."""
 
 
 class Interpreter:
@@ -54,7 +54,7 @@ class Interpreter:
     def __init__(self) -> None:
         """As the zygote makes it, once: every sandbox begins with a copy."""
         sys.argv = [""]
-        self._frames = Frames(_NO_CHANNEL)
+        self._frames = wire.Frames()
         self._workspace = self._output = ""
         self._capture = Capture(0)
         self._process = 0
@@ -64,8 +64,8 @@ class Interpreter:
         self._listening = False
         self._interrupted = False
         self._survey: forking.Survey | None = None
-        self._reserve: mmap | None = None
-        self._handlers: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | str | None]] = {
+        self._reserve: mmap.mmap | None = None
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], bytes | None]] = {
             "run": self._run,
             "variables": self._variables,
             "fork": self._fork,
@@ -79,12 +79,12 @@ class Interpreter:
 
     def live(self, channel: "socket.SocketType", workspace: str, output: str, output_limit: int) -> None:
         """Be the interpreter of one sandbox until its owner goes away."""
-        chdir(workspace)
+        os.chdir(workspace)
         sys.path.insert(0, "")  # and not before: no process of ours may import what lies in a workspace
-        enable_collector()
-        self._frames.channel = channel
+        gc.enable()
+        self._frames.restart(channel)
         self._workspace, self._output = workspace, output
-        self._process = getpid()
+        self._process = os.getpid()
         self._capture.limit = output_limit
         self._capture.open(output)
         try:
@@ -102,26 +102,27 @@ class Interpreter:
         if request["type"] != "fork":
             self._survey = None
         answer = self._handlers[request["type"]](request)
-        if getpid() != self._process:
+        if os.getpid() != self._process:
             os._exit(0)  # a child the agent forked fell out of its code: it must not speak for us
-        if isinstance(answer, str):
-            self._frames.send_text(answer)
-        elif answer is not None:
+        if answer is not None:
             self._frames.send(answer)
 
     def rehearse(self) -> None:
-        """Do what every sandbox does first, through the very objects it will use, and forget it: what this
-        settles, such as the adaptive forms of our functions, all sandboxes then share."""
+        """Do in the zygote what every sandbox does first, and forget it: what this loads and specialises, all
+        sandboxes share."""
         near, far = socket.socketpair()
-        self._process = getpid()
+        self._process = os.getpid()
         with near, far:
-            here, self._frames.channel = Frames(near), far
+            self._frames.restart(far)
             for code in _REHEARSAL:
-                here.send({"type": "run", "id": "0", "code": code, "functions": []})
+                request = {"type": "run", "id": "0" * 16, "code": code, "functions": []}
+                data = wire.encode(request).encode()
+                near.sendall(struct.pack(">I", len(data)) + data)
                 self._answer()
-                here.receive()
-        self._frames.channel, self._process = _NO_CHANNEL, 0
-        set_handler(_SIGINT, signal.default_int_handler)
+                near.recv(1 << 16)
+        self._frames.restart(None)
+        self._process = 0
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for name in self._names.keys() - self._given:
             del self._names[name]
         linecache.clearcache()
@@ -129,7 +130,7 @@ class Interpreter:
 
     # ---- running code ----
 
-    def _run(self, request: Mapping[str, Any]) -> str:
+    def _run(self, request: Mapping[str, Any]) -> bytes:
         self._current = request["id"]
         for name in request["functions"]:
             if name not in self._names:
@@ -140,31 +141,32 @@ class Interpreter:
         self._capture.begin()
         # Code that has used up all memory must leave us enough to say so. Never touched, it costs no page.
         try:
-            self._reserve = mmap(-1, _RESERVE, _PRIVATE)
+            self._reserve = mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError:
             self._reserve = None
-        began, cpu = perf_counter(), _cpu_time()
+        began, cpu = time.perf_counter(), _cpu_time()
         attempt = self._attempt(request["code"], f"<run {self._runs}>")
         self._reserve = None
-        if getpid() != self._process:
+        if os.getpid() != self._process:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
             os._exit(0)
         stdout, stderr, truncated = self._capture.end()
-        # Written and not encoded: each key of a dictionary is an object somewhere in memory, and the encoder
-        # makes texts of every length on its way.
-        return (
-            f'{{"type":"result","id":{quote(self._current)},{attempt},'
-            f'"stdout":{quote(stdout)},"stderr":{quote(stderr)},'
-            f'"truncated":{"true" if truncated else "false"},'
-            f'"duration_s":{perf_counter() - began!r},"cpu_s":{_cpu_time() - cpu!r},'
-            f'"memory_bytes":{getrusage(RUSAGE_SELF)[_PEAK] * 1024}}}'
-        )
+        result = {
+            **attempt,
+            "stdout": stdout,
+            "stderr": stderr,
+            "truncated": truncated,
+            "duration_s": time.perf_counter() - began,
+            "cpu_s": _cpu_time() - cpu,
+            "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        return wire.frame("result", self._current, result)
 
-    def _attempt(self, code: str, filename: str) -> str:
-        """Run `code`; answers with how it went, as the fields of a JSON object."""
-        known_lines[filename] = (len(code), None, code.splitlines(keepends=True), filename)
-        set_handler(_SIGINT, self._on_interrupt)
+    def _attempt(self, code: str, filename: str) -> Mapping[str, Any]:
+        """Run `code`; answers with how it went, as fields of a result."""
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+        signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             try:
                 self._listening = True
@@ -173,11 +175,13 @@ class Interpreter:
                     return _FINE
                 self._names["_"] = value
                 text, plain = _describe(value)
-                return (
-                    f'{_OK},"value":{quote(text)},"json":{quote(plain) if plain else "null"},"exception":null'
-                )
+                return {**_FINE, "value": text, "json": plain}
             finally:
                 self._listening = False
+        except NotPython as error:
+            self._reserve = None
+            cause = error.__cause__ or error
+            return {**_failed(_classify(cause), 1, cause), "parsed": False}
         except SystemExit as stop:
             status = _exit_status(stop)
             return _failed("error", status, stop) if status else _FINE
@@ -192,24 +196,27 @@ class Interpreter:
 
     # ---- looking around ----
 
-    def _variables(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _variables(self, request: Mapping[str, Any]) -> bytes:
         found = {}
         for name, value in list(self._names.items()):
             if name.startswith("_") or name in self._given or isinstance(value, types.ModuleType):
                 continue
             found[name] = {"type": type(value).__name__, "repr": _short_repr(value, 200)}
-        return {"type": "variables", "id": request["id"], "variables": found}
+            if len(found) == _MOST_VARIABLES:
+                break
+        return wire.frame("variables", request["id"], {"variables": found})
 
-    def _share(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _share(self, request: Mapping[str, Any]) -> bytes:
         descriptor = self._frames.descriptors.pop(0)
-        answer = {"type": "shared", "id": request["id"], "error": None}
+        problem = None
         try:
-            self._names[request["name"]] = sharing.read_text(descriptor, request["size"], request["length"])
+            text = sharing.read_text(descriptor, request["size"], request["length"])
+            self._names[request["name"]] = text
         except (OSError, MemoryError) as error:
-            answer["error"] = str(error) or "there is no memory for it"
+            problem = str(error) or "there is no memory for it"
         finally:
             os.close(descriptor)
-        return answer
+        return wire.frame("shared", request["id"], {"error": problem})
 
     # ---- calling the owner ----
 
@@ -222,13 +229,20 @@ class Interpreter:
         return function
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if getpid() != self._process:
+        if os.getpid() != self._process:
             raise RuntimeError(f"{name} can be called from the interpreter only, not from a child process")
         self._calls += 1
-        message = {"type": "call", "id": self._current, "call": self._calls, "name": name}
+        message = {"call": self._calls, "name": name, "args": list(args), "kwargs": kwargs}
+        data = wire.frame("call", self._current, message)
+        if len(data) > wire.CALL_LIMIT:
+            raise ValueError(
+                f"the arguments of {name} take {len(data)} bytes, and {wire.CALL_LIMIT} are allowed"
+            )
+        if wire.has_too_many_values(data):
+            raise ValueError(f"the arguments of {name} have more than {wire.VALUE_LIMIT} values")
         self._listening = False  # an interrupt in the middle of a frame would tear it
         try:
-            self._frames.send({**message, "args": list(args), "kwargs": kwargs})
+            self._frames.send(data)
             while (reply := self._frames.receive()).get("type") == "fork":
                 self._fork_in_a_call(reply)
             self._survey = None
@@ -252,7 +266,7 @@ class Interpreter:
             os._exit(0)
         self._frames.send(answer)
 
-    def _fork(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _fork(self, request: Mapping[str, Any]) -> bytes | None:
         """The parent's answer; None in the copy, which has said what there was to say."""
         given, self._frames.descriptors = self._frames.descriptors, []
         channel, *doors = given
@@ -262,38 +276,41 @@ class Interpreter:
                 self._survey = forking.survey(given, self._workspace)
             born = forking.fork(channel, doors, request["id"], self._workspace, self._survey)
         except (OSError, ValueError) as error:
-            return {"type": "forked", "id": request["id"], "error": str(error)}
+            return wire.frame("forked", request["id"], {"error": str(error)})
         if born is None:
-            return {"type": "forked", "id": request["id"], "error": None}
+            return wire.frame("forked", request["id"], {"error": None})
         self._survey = None
         self._frames.restart(born.channel)
-        self._process = getpid()
+        self._process = os.getpid()
         self._capture.open(self._output)
         return None
 
 
 def _something_may_stir() -> bool:
     """Whether code of the agent's may have run since the last request: in a thread, or for a signal."""
-    return bool(count_threads()) or any(callable(get_handler(number)) for number in _SIGNALS_OF_THE_AGENT)
+    threads = len(os.listdir("/proc/self/task"))
+    return threads > 1 or any(callable(signal.getsignal(number)) for number in _SIGNALS_OF_THE_AGENT)
 
 
 def _execute(code: str, filename: str, names: dict[str, Any]) -> Any:
-    """Run `code`; the value is that of its last line, when that is an expression."""
-    tree: Any = compile(code, filename, "exec", PyCF_ONLY_AST)
+    """Run `code`; the value is that of its last line, when that is an expression. Raises `NotPython`."""
+    try:
+        tree = ast.parse(code, filename)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NotPython from error
     last = None
-    if tree.body and isinstance(tree.body[-1], Expr):
-        last = Expression(tree.body.pop().value)
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = ast.Expression(tree.body[-1].value)
+        del tree.body[-1]
     exec(compile(tree, filename, "exec"), names)  # noqa: S102
-    if last is None:
-        return None
-    return eval(compile(last, filename, "eval"), names)  # noqa: S307
+    return None if last is None else eval(compile(last, filename, "eval"), names)  # noqa: S307
 
 
 def _describe(value: Any) -> tuple[str, str | None]:
     """The value as `repr` shows it, and as JSON where it has such a form."""
     text = _short_repr(value, _REPR_LIMIT)
     try:
-        plain = json.dumps(value, allow_nan=False)
+        plain = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         return text, None
     return text, plain if len(plain) <= _REPR_LIMIT else None
@@ -343,11 +360,8 @@ def _classify(error: BaseException) -> str:
     return "error"
 
 
-def _failed(outcome: str, status: int, error: BaseException) -> str:
-    return (
-        f'"outcome":{quote(outcome)},"exit_status":{status},"value":null,"json":null,'
-        f'"exception":{encode(_explain(error))}'
-    )
+def _failed(outcome: str, status: int, error: BaseException) -> Mapping[str, Any]:
+    return {**_FINE, "outcome": outcome, "exit_status": status, "exception": _explain(error)}
 
 
 def _exit_status(stop: SystemExit) -> int:
@@ -357,6 +371,5 @@ def _exit_status(stop: SystemExit) -> int:
 
 
 def _cpu_time() -> float:
-    own = getrusage(RUSAGE_SELF)
-    children = getrusage(RUSAGE_CHILDREN)
-    return float(own[_USER] + own[_SYSTEM] + children[_USER] + children[_SYSTEM])
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

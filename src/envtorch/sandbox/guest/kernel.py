@@ -8,15 +8,17 @@ import ctypes
 import os
 import signal
 import struct
-from collections.abc import Callable
-from functools import partial
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 _held = ctypes.PyDLL(None, use_errno=True)  # calls that keep the interpreter lock
 _held.syscall.restype = ctypes.c_long
+_python = ctypes.pythonapi
+_python.PyOS_BeforeFork.restype = None
+_python.PyOS_AfterFork_Child.restype = None
+_python.PyOS_AfterFork_Parent.restype = None
 libc.mmap.restype = ctypes.c_void_p
-# Looked up now and not by the first sandbox that calls them, which would have to copy the memory of it all.
+# Looked up once, in the zygote, and not anew in every sandbox.
 _prctl, _capset, _syscall, _setns = libc.prctl, libc.capset, libc.syscall, libc.setns
 _clone = _held.syscall
 
@@ -88,18 +90,16 @@ def new_namespaces(flags: int) -> bytes:
 def fork_into(namespaces: bytes) -> int:
     """`os.fork` with the child born into new namespaces: one fork where unsharing them first takes two.
 
-    For a single-threaded caller, whose child is one of ours. `PyOS_AfterFork_Child` would repair what other
-    threads have left behind, of which there are none, and run the hooks of modules; the next `os.fork` does
-    both for every process that runs the agent's code.
+    Python's C API asks every caller of a function like `fork` for the calls before and after it. The caller
+    has one thread only.
     """
+    _python.PyOS_BeforeFork()
     process: int = _clone(_SYS_CLONE3, namespaces, _CLONE3_SIZE)
+    if process == 0:
+        _python.PyOS_AfterFork_Child()
+    else:
+        _python.PyOS_AfterFork_Parent()
     return process if process >= 0 else check(process, "clone3")
-
-
-def forker(namespaces: bytes) -> Callable[[], int]:
-    """The same as a call without arguments, of as few objects as can be; it answers with -1 where the other
-    raises."""
-    return partial(_clone, _SYS_CLONE3, namespaces, _CLONE3_SIZE)
 
 
 def setns(descriptor: int, flag: int) -> None:
@@ -146,7 +146,13 @@ def lock_down(seccomp: bytes | None) -> None:
     if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         check(-1, "PR_SET_NO_NEW_PRIVS")
     drop_capabilities()
-    if seccomp is not None and _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, seccomp, 0, 0):
+    if seccomp is not None:
+        install_filter(seccomp)
+
+
+def install_filter(seccomp: bytes) -> None:
+    """One more filter, by its header. Of several the strictest answer counts."""
+    if _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, seccomp, 0, 0):
         check(-1, "seccomp")
 
 

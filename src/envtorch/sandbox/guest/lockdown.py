@@ -10,7 +10,7 @@ from os import close
 from resource import setrlimit
 
 from . import kernel
-from .kernel import landlock_restrict
+from .kernel import install_filter, landlock_restrict
 
 ON = "on"
 
@@ -18,7 +18,16 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
 _REFER, _TRUNCATE, _DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIRECTORY
 _MARGIN, _LEAST_ROOM = 16, 256
+SIGNAL_SCOPE = 6
+"""The first Landlock ABI that can confine signals."""
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+_RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE = 11, 12  # Python has no names for these
+_SIGNALS_AND_TIMERS = 256
+_SPARE_ADDRESSES = 8 << 30
+_TOP_MARK = 800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +36,8 @@ class Limits:
 
     memory: int
     processes: int
+    room_for_forks: int
+    """How many processes more there may be once the sandbox has forks, whose processes count as its own."""
     files: int
     disk: int
 
@@ -35,38 +46,81 @@ Rlimits = Sequence[tuple[int, tuple[int, int]]]
 """What `setrlimit` takes, ready made."""
 
 
-def make_rlimits(limits: Limits, virtual_size: int) -> Rlimits:
-    """`virtual_size` is mapped already: memory is counted from there, for libraries are not the agent's."""
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the zygote has mapped already, in bytes: memory is counted from there."""
+
+    addresses: int
+    data: int
+
+
+def make_rlimits(limits: Limits, sizes: Sizes) -> Rlimits:
+    """The limits of a process that runs the agent's code.
+
+    Memory is limited as data: private memory that can be written to. The limit on addresses is far above it,
+    for libraries, mapped files and reserved addresses are not memory in use.
+    """
+    most_processes = limits.processes + limits.room_for_forks
     wanted = (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, limits.files),
-        (resource.RLIMIT_FSIZE, limits.disk),
-        (resource.RLIMIT_NPROC, limits.processes),
-        (resource.RLIMIT_AS, virtual_size + limits.memory),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NOFILE, limits.files, limits.files),
+        (resource.RLIMIT_FSIZE, limits.disk, limits.disk),
+        (resource.RLIMIT_NPROC, limits.processes, most_processes),
+        (resource.RLIMIT_DATA, sizes.data + limits.memory, sizes.data + limits.memory),
+        (resource.RLIMIT_AS, *[sizes.addresses + 4 * limits.memory + _SPARE_ADDRESSES] * 2),
+        (_RLIMIT_SIGPENDING, _SIGNALS_AND_TIMERS, _SIGNALS_AND_TIMERS),
+        (RLIMIT_MSGQUEUE, top_mark(), top_mark()),
     )
     made = []
-    for kind, value in wanted:
+    for kind, *values in wanted:
         _, most = resource.getrlimit(kind)
-        value = value if most == resource.RLIM_INFINITY else min(value, most)
-        made.append((kind, (value, value)))
+        soft, hard = (value if most == resource.RLIM_INFINITY else min(value, most) for value in values)
+        made.append((kind, (soft, hard)))
     return made
 
 
-def lock_child(rlimits: Rlimits, ruleset: int | None) -> None:
-    """What a process that runs the agent's code gives up on top of that."""
+def top_mark() -> int:
+    """The mark of the processes of a sandbox that is no fork.
+
+    Seccomp allows no message queue, so the limit on those is free to tell whose process one is. Processes
+    inherit it, code of the agent's may not set it, and it can be lowered, as it is for each generation of
+    forks, without any privilege.
+    """
+    _, most = resource.getrlimit(RLIMIT_MSGQUEUE)
+    return _TOP_MARK if most == resource.RLIM_INFINITY else min(_TOP_MARK, most)
+
+
+def mark_rlimits(rlimits: Rlimits, generations: int) -> Rlimits:
+    """The same for a fork that is so many generations younger."""
+    return [
+        (kind, (soft - generations, hard - generations) if kind == RLIMIT_MSGQUEUE else (soft, hard))
+        for kind, (soft, hard) in rlimits
+    ]
+
+
+def make_room(rlimits: Rlimits) -> Rlimits:
+    """The same for a sandbox that has forks, whose processes count as its own."""
+    return [
+        (kind, (limit[1], limit[1]) if kind == resource.RLIMIT_NPROC else limit) for kind, limit in rlimits
+    ]
+
+
+def lock_child(rlimits: Rlimits, ruleset: int | None, seccomp: bytes | None) -> None:
+    """What a process that runs the agent's code gives up on top of what the init has given up."""
     for kind, limit in rlimits:
         setrlimit(kind, limit)
     if ruleset is not None:
         landlock_restrict(ruleset)
         close(ruleset)
+    if seccomp is not None:
+        install_filter(seccomp)
 
 
-def landlock_layers(ruleset: int | None) -> dict[str, str]:
+def landlock_layers(ruleset: int | None, version: int) -> dict[str, str]:
     if ruleset is None:
         return {"landlock": "unavailable: this kernel has no Landlock, or it is switched off"}
-    version = kernel.landlock_version()
-    enough = ON if version >= 6 else f"unavailable: Landlock ABI {version} cannot confine signals, 6 can"
-    return {"landlock": ON, "landlock signals": enough}
+    why = f"unavailable: Landlock ABI {version} cannot confine signals, {SIGNAL_SCOPE} can"
+    return {"landlock": ON, "landlock signals": ON if version >= SIGNAL_SCOPE else why}
 
 
 def hidden_crowd(seen: int) -> int:
@@ -99,9 +153,22 @@ def _may_fork_under(limit: int, hard: int) -> bool:
     return True
 
 
-def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int | None:
-    """Landlock rules for these paths, as a descriptor; None when the kernel has no Landlock."""
-    version = kernel.landlock_version()
+def make_signal_scope(version: int) -> int | None:
+    """Landlock rules that confine signals and nothing else; None where this ABI cannot.
+
+    A process under them reaches its own descendants and nothing else, so it may signal "every process" and
+    so end them all at once: no fork can slip through.
+    """
+    if version < SIGNAL_SCOPE:
+        return None
+    return kernel.landlock_create(struct.pack("QQQ", 0, 0, _SIGNALS))
+
+
+def make_ruleset(readable: Sequence[str], writable: Sequence[str], version: int) -> int | None:
+    """Landlock rules for these paths, as a descriptor; None when the kernel has no Landlock.
+
+    `version` is the ABI to use.
+    """
     if not version:
         return None
     every = (1 << 13) - 1
@@ -110,8 +177,8 @@ def make_ruleset(readable: Sequence[str], writable: Sequence[str]) -> int | None
     attributes = struct.pack("Q", handled)
     if version >= 4:
         attributes += struct.pack("Q", 3)  # TCP bind and connect: no port is granted
-    if version >= 6:
-        attributes += struct.pack("Q", 3)  # abstract sockets and signals: none to outside
+    if version >= SIGNAL_SCOPE:
+        attributes += struct.pack("Q", _ABSTRACT_SOCKETS | _SIGNALS)  # none to outside
     ruleset = kernel.landlock_create(attributes)
     on_files = _EXECUTE | _WRITE_FILE | _READ_FILE | (_TRUNCATE if version >= 3 else 0)
     for paths, rights in ((readable, _READ), (writable, every), (_DEVICES, _READ_FILE | _WRITE_FILE)):
@@ -132,11 +199,11 @@ def _grant(ruleset: int, path: str, rights: int, on_files: int) -> None:
         os.close(descriptor)
 
 
-def virtual_size() -> int:
-    """How much this process has mapped, in bytes."""
+def own_sizes() -> Sizes:
+    """What this process has mapped."""
     try:
         with open("/proc/self/statm", "rb") as file:
-            pages = int(file.read().split()[0])
+            pages = [int(word) for word in file.read().split()]
     except OSError:
-        return 512 * 1024 * 1024  # /proc is out of sight: leave room for the interpreter
-    return pages * resource.getpagesize()
+        return Sizes(512 << 20, 64 << 20)  # /proc is out of sight: leave room for the interpreter
+    return Sizes(pages[0] * resource.getpagesize(), pages[5] * resource.getpagesize())

@@ -1,37 +1,74 @@
-"""Looking around among the processes of a sandbox."""
+"""Finding the processes of a sandbox."""
 
 import contextlib
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_MARK = b"Max msgqueue size"
 
 
-def is_ours(process: int) -> bool:
-    """Whether a process lives and is ours to kill: one of a fork has an id in a deeper namespace as well."""
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """What /proc tells about a process."""
+
+    lives: bool
+    """It has not ended, though its parent may not know yet."""
+    namespaces: int
+    """In how many pid namespaces it is seen, from ours downwards."""
+
+
+def status(process: int) -> ProcessStatus | None:
+    """None when it has gone."""
     try:
-        with open(f"/proc/{process}/status", "rb") as file:
-            status = file.read()
+        with open(f"/proc/{process}/status", "rb", buffering=0) as file:
+            text = file.readall()
     except OSError:
-        return False  # it has gone meanwhile
-    lines = [line.split() for line in status.splitlines()]
-    fields = {words[0]: words[1:] for words in lines if words}
-    return fields.get(b"State:", [b"Z"])[0] not in (b"Z", b"X") and len(fields.get(b"NSpid:", ())) == 1
+        return None
+    state = text.partition(b"\nState:")[2].split(maxsplit=1)[:1]
+    ids = text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    return ProcessStatus(state not in ([b"Z"], [b"X"]), len(ids))
 
 
-def descendants(process: int) -> list[int]:
-    """Every process below `process`; orphans among them too, for we are their reaper."""
-    parents: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with (
-                contextlib.suppress(OSError, IndexError, ValueError),
-                open(f"/proc/{name}/stat", "rb") as file,
-            ):
-                fields = file.read().rpartition(b")")[2].split()
-                if fields[0] != b"Z":
-                    parents.setdefault(int(fields[1]), []).append(int(name))
-    found: list[int] = []
+def mark(process: int) -> int | None:
+    """The mark of the sandbox that started a process: a limit that nothing here uses, and no code of the
+    agent's may set. None when it has gone, or has no such limit."""
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        open(f"/proc/{process}/limits", "rb", buffering=0) as file,
+    ):
+        return int(file.readall().partition(_MARK)[2].split()[1])
+    return None
+
+
+def descendants(process: int) -> Iterator[int]:
+    """Every process below `process`, each told as soon as it is found: it may have gone a moment later.
+
+    Orphans are among them where `process` is their reaper.
+    """
     queue = [process]
     while queue:
-        children = parents.get(queue.pop(), [])
-        found += children
-        queue += children
+        for child in _children(queue.pop()):
+            yield child
+            queue.append(child)
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    if not os.path.exists("/proc/thread-self/children"):  # a kernel without CONFIG_PROC_CHILDREN
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with (
+                contextlib.suppress(OSError, IndexError, ValueError),
+                open(f"/proc/{name}/stat", "rb", buffering=0) as file,
+            ):
+                if int(file.readall().rpartition(b")")[2].split()[1]) == process:
+                    found.append(int(name))
+        return found
+    with contextlib.suppress(OSError):  # it has gone meanwhile
+        for task in os.listdir(f"/proc/{process}/task"):
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{process}/task/{task}/children", "rb", buffering=0) as file,
+            ):
+                found += map(int, file.readall().split())
     return found

@@ -6,34 +6,24 @@ memory that the sandboxes no longer share.
 """
 
 import base64
-import contextlib
 import errno
 import gc
 import importlib
 import os
 import signal
 import socket
-import struct
 from collections.abc import Mapping
-from os import close
 from typing import Any
 
 from . import kernel, wire
 from .building import PRIVATE, Nursery, Plan, confess
 from .init import Init
 from .interpreter import Interpreter
-from .kernel import fork_into, forker
-from .lockdown import make_ruleset, virtual_size
-from .wire import CLOEXEC, ROOM
+from .kernel import fork_into
+from .lockdown import SIGNAL_SCOPE, make_ruleset, own_sizes
 
 _ALL_NAMESPACES = sum(kernel.NAMESPACES.values())
 _NEW_NAMESPACES = kernel.new_namespaces(_ALL_NAMESPACES)
-_LONGEST = 4096
-"""No request is longer, in bytes."""
-_LONGEST_WITHOUT_HOME = wire.SHORT_PACKET
-"""Nor one that names no folder; and for so few bytes nobody has to ask `malloc`."""
-_NUMBER = struct.calcsize("i")
-number = struct.Struct("i").unpack
 _FAMILY = 2
 """More descriptors than this in a request, and the last two are the namespaces of a fork's parent."""
 
@@ -62,49 +52,36 @@ def main(descriptor: int) -> None:
     for door in doors:
         os.close(door)
     gc.freeze()
-    with contextlib.suppress(ConnectionError):
-        _serve(channel, init)
+    _serve(channel, init)
 
 
 def _serve(channel: "socket.SocketType", init: Init) -> None:
-    """Deliver. What is asked for most, a sandbox and nothing with it, is done right here: each function that
-    the zygote calls on the way is memory that the sandbox does not share with the next."""
-    namespaces, make_plan = init.nursery.namespaces, init.nursery.plan
-    longest = _LONGEST if not namespaces else _LONGEST_WITHOUT_HOME
-    receive, known, fork, live = channel.recvmsg, init.nursery.plans.get, forker(_NEW_NAMESPACES), init.live
-    while True:
-        request, ancillary, _, _ = receive(longest, ROOM, CLOEXEC)
-        if not request:
-            return
-        plan = known(request)
-        if plan is None:
-            plan = make_plan(request)
-        rights = ancillary[0][2]
-        if rights[_NUMBER:] or not namespaces:
-            _deliver(init, plan, wire.descriptors(ancillary))
-            continue
-        (control,) = number(rights)
-        process = fork()
-        if process == 0:
-            live(plan, control, None)
-        if process < 0:
-            _bear(init, plan, control)  # which knows what to do about it
-        close(control)
+    """Fork what each request asks for. Requests of one policy are alike, and their plans are kept."""
+    while (received := wire.receive_bytes(channel)) is not None:
+        request, descriptors = received
+        _deliver(init, init.nursery.plan(request), descriptors)
 
 
 def _make_nursery(settings: Mapping[str, Any]) -> Nursery:
     namespaces = settings["namespaces"]
     if namespaces:
         os.environ.update(PRIVATE.environment())
+    version = kernel.landlock_version()
+    if settings["landlock_abi"] is not None:
+        version = min(version, settings["landlock_abi"])
+    confined = namespaces or version >= SIGNAL_SCOPE
+    agent = settings["agent_program" if confined else "agent_program_without_signals"]
     return Nursery(
         namespaces=namespaces,
         why_no_namespaces=settings["why_no_namespaces"],
         seccomp=kernel.Seccomp(base64.b64decode(settings["program"])) if settings["program"] else None,
         why_no_seccomp=settings["why_no_program"],
+        agent_seccomp=kernel.Seccomp(base64.b64decode(agent)) if agent else None,
+        landlock_version=version,
         readable=settings["readable"],
         environment=settings["environment"],
-        ruleset=make_ruleset(["/"], ["/home"]) if namespaces else None,
-        virtual_size=virtual_size(),
+        ruleset=make_ruleset(["/"], ["/home"], version) if namespaces else None,
+        sizes=own_sizes(),
         interpreter=Interpreter(),
     )
 

@@ -193,8 +193,8 @@ class McpDoor:
 
 
 def _initialises(value: Any) -> bool:
-    """Whether an MCP client introduces itself, rightly or not."""
-    return isinstance(value, dict) and value.get("method") == "initialize"
+    """Whether an MCP client introduces itself, rightly or not; OpenEnv's dialect has no such method."""
+    return isinstance(value, dict) and value.get("method") == "initialize" and value.get("params") is not None
 
 
 def _unsupported(revision: str) -> RpcError:

@@ -27,6 +27,6 @@ class MyGameObservation(Observation):
 
 
 class MyGameState(State):
-    """Where an episode stands; for whoever runs the episode, not for the agent."""
+    """What has happened in an episode. The server shows it to whoever plays: keep answers out of it."""
 
-    secret: int = 0
+    guesses: list[int] = Field(default_factory=list)

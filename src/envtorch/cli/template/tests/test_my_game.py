@@ -26,17 +26,30 @@ def test_the_secret_number_is_found_by_halving() -> None:
 def test_guesses_run_out() -> None:
     with MyGameEnv.local() as env:
         env.reset(seed=7)
-        wrong = 1 if env.state().secret != 1 else 2
+        found = env.step(MyGameAction(guess=1)).done
+        wrong = 2 if found else 1
+        env.reset(seed=7)
         results = [env.step(MyGameAction(guess=wrong)) for _ in range(GUESSES)]
         assert [result.done for result in results] == [False] * (GUESSES - 1) + [True]
         assert results[-1].reward == 0.0
+        assert env.state().guesses == [wrong] * GUESSES
 
 
 def test_a_seed_decides_everything() -> None:
     with MyGameEnv.local() as one, MyGameEnv.local() as other:
         one.reset(seed=3)
         other.reset(seed=3)
-        assert one.state().secret == other.state().secret
+        for guess in (50, 25, 75, 90):
+            assert one.step(MyGameAction(guess=guess)) == other.step(MyGameAction(guess=guess))
+
+
+def test_the_state_does_not_tell_the_secret() -> None:
+    with MyGameEnv.local() as env:
+        states = set()
+        for seed in range(20):
+            env.reset(seed=seed, episode_id="same")
+            states.add(env.state().model_dump_json())
+        assert len(states) == 1
 
 
 def test_what_is_no_guess_is_refused() -> None:

@@ -1,0 +1,198 @@
+"""Blocking links: how a client's requests reach an environment, on a server or in this process."""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from envtorch.client.blocking.socket import BlockingShell
+from envtorch.client.guard import ProcessGuard, UseGuard
+from envtorch.client.local_environment import answer_locally
+from envtorch.client.opening import NO_FORK, Session, open_session, resumed
+from envtorch.client.options import ClientOptions
+from envtorch.errors import Unsupported
+from envtorch.protocol.flow import drive, settle
+from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.reconnect import Reconnecting
+from envtorch.protocol.requests import ask_fork
+from envtorch.protocol.wire import Answer, Ask
+
+__all__ = ["Link", "LocalLink", "SocketLink", "give_back", "open_link"]
+
+OPENED_TOGETHER = 16
+"""How many copies of a session are attached at the same time."""
+
+
+class Link(Protocol):
+    """Carries one request at a time, and brings back its reply."""
+
+    @property
+    def format(self) -> Format:
+        """What requests are encoded in."""
+
+    def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        """The reply, within the caller's time or, without one, the client's usual limit."""
+
+    def fork(self, count: int, *, timeout_s: float | None) -> Sequence["Link"]:
+        """Links to that many copies of this session, all or none."""
+
+    def close(self) -> None: ...
+
+
+def open_link(options: ClientOptions) -> Link:
+    """A session on the server, over the best wire that it speaks."""
+    shell = BlockingShell(options)
+    try:
+        session = drive(open_session(options), shell.act)
+    except BaseException:
+        shell.drop()
+        raise
+    return SocketLink(options, shell, session)
+
+
+class SocketLink:
+    """One session on a server. A link that is dropped without `close` gives its slot back."""
+
+    def __init__(self, options: ClientOptions, shell: BlockingShell, session: Session) -> None:
+        self._options = options
+        self._shell = shell
+        self._session = session
+        self._guard = UseGuard("client")
+        self._finalizer = weakref.finalize(self, give_back, shell, session, self._guard)
+
+    @property
+    def format(self) -> Format:
+        return self._session.format
+
+    def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        with self._guard:
+            return drive(self._session.exchange(ask, timeout_s), self._shell.act)
+
+    def fork(self, count: int, *, timeout_s: float | None) -> Sequence[Link]:
+        if not isinstance(self._session, Reconnecting):
+            raise Unsupported(NO_FORK)
+        asking = ask_fork(count, self.format)
+        tokens = drive(asking, lambda ask: self.exchange(ask, timeout_s=timeout_s))
+        copies = [
+            SocketLink(
+                self._options, BlockingShell(self._options), resumed(self._options, self.format, token)
+            )
+            for token in tokens
+        ]
+        try:
+            _together([copy.attach for copy in copies])  # now: a session that nobody holds ends
+        except BaseException:
+            _together([copy.close for copy in copies])
+            raise
+        return copies
+
+    def attach(self) -> None:
+        """Attach to the session, which exists on the server."""
+        assert isinstance(self._session, Reconnecting)
+        with self._guard:
+            drive(self._session.open(), self._shell.act)
+
+    def close(self) -> None:
+        """End the session. In another process than the link's, only that process's descriptor is closed."""
+        self._finalizer.detach()
+        if not self._guard.is_at_home:
+            self._shell.forget()
+            return
+        with self._guard:
+            drive(self._session.close(), self._shell.act)
+
+
+class Held(Protocol):
+    """Sessions that a shell's socket carries."""
+
+    @property
+    def format(self) -> Format: ...
+    def farewell(self) -> bytes | None:
+        """A message that closes them, whose reply nobody reads."""
+
+
+def give_back(shell: BlockingShell, session: Held, home: ProcessGuard) -> None:
+    """What becomes of a link that nobody closed: the server is told, if that takes no waiting."""
+    if home.is_at_home:
+        shell.leave(session.farewell(), is_binary=session.format.is_binary)
+    else:
+        shell.forget()
+
+
+def _together(calls: Sequence[Any]) -> None:
+    """Make these calls at the same time, and wait for all; raises what one of them raised."""
+    if len(calls) == 1:
+        calls[0]()
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(calls), OPENED_TOGETHER)) as threads:
+        for _ in threads.map(lambda call: call(), calls):
+            pass
+
+
+class LocalLink:
+    """An environment in this process. What it awaits runs on an event loop on a thread of its own."""
+
+    format = JSON
+
+    def __init__(self, host: EnvironmentHost) -> None:
+        self._host = host
+        self._guard = UseGuard("client")
+        self._background: BackgroundLoop | None = None
+
+    def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
+        with self._guard:
+            return drive(answer_locally(self._host, ask, timeout_s), self._settle)
+
+    def fork(self, count: int, *, timeout_s: float | None) -> Sequence[Link]:
+        with self._guard:
+            return [LocalLink(copy) for copy in drive(self._host.fork(count), self._settle)]
+
+    def close(self) -> None:
+        if not self._guard.is_at_home:
+            return
+        with self._guard:
+            try:
+                drive(self._host.close(), self._settle)
+            finally:
+                if self._background is not None:
+                    self._background.close()
+
+    def _settle(self, value: Any) -> Any:
+        if not asyncio.iscoroutine(value):
+            return value
+        if self._background is None:
+            self._background = BackgroundLoop()
+        return self._background.run(value)
+
+
+class BackgroundLoop:
+    """An event loop on a thread of its own, so that a blocking call works where another loop runs already."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="envtorch-local", daemon=True)
+        self._thread.start()
+        self._stop = weakref.finalize(self, _stop, self._loop, self._thread, ProcessGuard("client"))
+
+    def run(self, coroutine: Any) -> Any:
+        """What a coroutine returns. If the caller is interrupted, it is cancelled."""
+        running = asyncio.run_coroutine_threadsafe(settle(coroutine), self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def close(self) -> None:
+        self._stop()
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, home: ProcessGuard) -> None:
+    if home.is_at_home:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,108 @@
+"""Translates between a client's values and the payloads that travel; blocking and async clients share it."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Generic
+
+from pydantic import BaseModel
+
+from envtorch.env import EnvSpec, type_arguments
+from envtorch.errors import InvalidAction
+from envtorch.protocol.codec import Codec
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.formats import JSON, Format
+from envtorch.types import ActT, ObsT, StateT, StepResult
+
+__all__ = ["Translation"]
+
+
+class Translation(Generic[ActT, ObsT, StateT]):
+    """Encodes actions and decodes results, with defaults derived from the type parameters.
+
+    `class MyEnv(EnvClient[MyAction, MyObservation, MyState]): ...` needs no more than that. A subclass
+    may define `_step_payload`, `_parse_result` or `_parse_state` to translate in its own way.
+    """
+
+    _codecs: ClassVar[dict[type, Codec[Any, Any, Any]]] = {}
+
+    environment: ClassVar[str | None] = None
+    """Where the environment itself is, as `"module:Class"`; what `local()` runs by default."""
+
+    def __init_subclass__(cls, *, environment: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if environment is not None:
+            cls.environment = environment
+
+    def _step_payload(self, action: ActT) -> dict[str, Any]:
+        """An action as the server's JSON object."""
+        payload: dict[str, Any] = (
+            action.model_dump(mode="json") if isinstance(action, BaseModel) else action  # type: ignore[assignment]
+        )
+        return payload
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        """The result in a reply to `reset` or `step`."""
+        return self._codec.decode_result(payload)
+
+    def _parse_state(self, payload: dict[str, Any]) -> StateT:
+        """The state in a reply to `state`."""
+        return self._codec.decode_state(payload)
+
+    # What the flows of `envtorch.protocol.requests` call.
+
+    def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
+        if type(self)._step_payload is Translation._step_payload:
+            return self._codec.encode_action(action, format)  # straight to bytes
+        return encode_value(self._step_payload(action), format, blame=InvalidAction)
+
+    def encode_actions(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
+        """Actions as a list; None when they have to be encoded one by one."""
+        if type(self)._step_payload is not Translation._step_payload:
+            return None
+        return self._codec.encode_actions(actions, format)
+
+    def encode_columns(self, actions: Sequence[ActT], format: Format) -> bytes | None:
+        """Actions as columns; None when they have to be encoded one by one."""
+        if type(self)._step_payload is not Translation._step_payload:
+            return None
+        return self._codec.encode_columns(actions, format)
+
+    def parse_fields(
+        self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT] | None:
+        """The observations in columns; None when they have to be parsed one by one."""
+        if type(self)._parse_result is not Translation._parse_result:
+            return None
+        return self._codec.decode_fields(fields, rewards, dones)
+
+    def parse_observations(
+        self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT] | None:
+        """The observations in a JSON list; None when they have to be parsed one by one."""
+        if type(self)._parse_result is not Translation._parse_result:
+            return None
+        return self._codec.decode_observations(payload, rewards, dones)
+
+    def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        return self._parse_result(payload)
+
+    def parse_state(self, payload: dict[str, Any]) -> StateT:
+        return self._parse_state(payload)
+
+    @cached_property
+    def _codec(self) -> Codec[ActT, ObsT, StateT]:
+        return self._codec_of_class()
+
+    @classmethod
+    def _codec_of_class(cls) -> Codec[ActT, ObsT, StateT]:
+        codec = Translation._codecs.get(cls)
+        if codec is None:
+            codec = Translation._codecs[cls] = Codec(cls.spec())
+        return codec
+
+    @classmethod
+    def spec(cls) -> EnvSpec[ActT, ObsT, StateT]:
+        """The classes this client speaks; a parameter left open is a plain dictionary."""
+        arguments = type_arguments(cls, Translation) or (dict, dict, dict)
+        action, observation, state = (a if isinstance(a, type) and a is not Any else dict for a in arguments)
+        return EnvSpec(action, observation, state, name=cls.__name__)

@@ -1,0 +1,104 @@
+"""The client's side of the conversation, as flows: each yields an `Ask` and is sent its `Answer`."""
+
+from collections.abc import Generator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from envtorch.errors import InvalidAction
+from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.wire import Answer, Ask
+from envtorch.types import ActT, ObsT, StateT, StepResult
+
+__all__ = [
+    "CLOSE",
+    "Asking",
+    "Pairing",
+    "Translator",
+    "ask_fork",
+    "ask_reset",
+    "ask_state",
+    "ask_step",
+    "require_count",
+    "websocket_url",
+]
+
+T = TypeVar("T")
+Asking = Generator[Ask, Answer, T]
+
+CLOSE = Ask("close")
+"""Ends a session on OpenEnv's wire; there is no reply to it."""
+
+ActC = TypeVar("ActC", contravariant=True)
+ObsI = TypeVar("ObsI")
+StateC = TypeVar("StateC", covariant=True)
+
+
+class Translator(Protocol[ActC, ObsI, StateC]):
+    """Turns a client's values into payloads and back: the three hooks a client class may override."""
+
+    def encode_action(self, action: ActC, format: Format) -> bytes: ...
+    def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsI]: ...
+    def parse_state(self, payload: dict[str, Any]) -> StateC: ...
+
+
+def ask_reset(
+    translator: Translator[Any, ObsT, Any], options: Mapping[str, Any], format: Format = JSON
+) -> Asking[StepResult[ObsT]]:
+    """Begin an episode."""
+    answer = yield Ask("reset", encode_value(dict(options), format, blame=InvalidAction))
+    return translator.parse_result(answer.expect("observation"))
+
+
+def ask_step(
+    translator: Translator[ActT, ObsT, Any], action: ActT, format: Format = JSON
+) -> Asking[StepResult[ObsT]]:
+    """Take one action."""
+    answer = yield Ask("step", translator.encode_action(action, format))
+    return translator.parse_result(answer.expect("observation"))
+
+
+def ask_state(translator: Translator[Any, Any, StateT]) -> Asking[StateT]:
+    """Learn where the episode stands."""
+    answer = yield Ask("state")
+    return translator.parse_state(answer.expect("state"))
+
+
+def require_count(count: int) -> None:
+    """Refuse to make fewer copies than one."""
+    if count < 1:
+        raise InvalidAction(f"a session is forked into one copy or more, not {count}")
+
+
+def ask_fork(count: int, format: Format = JSON) -> Asking[list[str]]:
+    """Have the session copied; the tokens of the copies."""
+    answer = yield Ask("fork", format.write({"n": count}))
+    return [str(session["token"]) for session in answer.expect("forked")["sessions"]]
+
+
+class Pairing:
+    """Which reply belongs to the call that waits, on a wire whose replies carry no id.
+
+    Replies come in order, one per request. A call that gave up still has its reply coming; it is
+    counted, and skipped when it arrives, so that it is never taken for the next one's.
+    """
+
+    def __init__(self) -> None:
+        self._owed = 0
+
+    def asked(self) -> None:
+        self._owed += 1
+
+    def answers_the_last(self) -> bool:
+        """Note that a reply came; say whether it answers the newest request."""
+        self._owed -= 1
+        return self._owed == 0
+
+
+def websocket_url(base_url: str, path: str = "/ws") -> str:
+    """Where the socket of a server is: `http://host:8000/` gives `ws://host:8000/ws`."""
+    base = base_url.strip().rstrip("/")
+    scheme, separator, rest = base.partition("://")
+    if not separator:
+        scheme, rest = "ws", base
+    scheme = {"http": "ws", "https": "wss"}.get(scheme, scheme)
+    return f"{scheme}://{rest}{path}"

@@ -1,0 +1,40 @@
+"""Rollouts: a policy and an environment in, trajectories out. Knows no trainer and no torch."""
+
+from envtorch.rollout.blame import NotAnAction
+from envtorch.rollout.chat_formats import ChatFormat, CodeFormat, JSONFormat, ToolFormat, default_format
+from envtorch.rollout.chat_templates import ChatTemplate, TransformersTemplate
+from envtorch.rollout.completions import Completion, Prompt, RolloutPolicy
+from envtorch.rollout.rollout_summary import RolloutSummary
+from envtorch.rollout.rollouts import Rollouts
+from envtorch.rollout.trajectories import (
+    ChatMessage,
+    Ending,
+    Task,
+    Tokens,
+    Trajectory,
+    TrajectoryGroup,
+    TurnRecord,
+)
+
+__all__ = [
+    "ChatFormat",
+    "ChatMessage",
+    "ChatTemplate",
+    "CodeFormat",
+    "Completion",
+    "Ending",
+    "JSONFormat",
+    "NotAnAction",
+    "Prompt",
+    "RolloutPolicy",
+    "RolloutSummary",
+    "Rollouts",
+    "Task",
+    "Tokens",
+    "ToolFormat",
+    "Trajectory",
+    "TrajectoryGroup",
+    "TransformersTemplate",
+    "TurnRecord",
+    "default_format",
+]

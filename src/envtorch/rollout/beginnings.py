@@ -1,0 +1,184 @@
+"""The beginning that the rollouts of a group share: one reset and its forks, or as many resets."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from envtorch.errors import CapacityReached, EnvTorchError, SessionLost, Unsupported
+from envtorch.rollout.trajectories import Task
+from envtorch.rollout.transcripts import Transcript
+from envtorch.types import StepResult
+
+__all__ = ["Beginning", "RolloutClient", "Sharing", "SharingCosts", "close_quietly"]
+
+logger = logging.getLogger(__name__)
+
+Sharing = Literal["fork", "reset"]
+
+
+class RolloutClient(Protocol):
+    """What rollouts need of an async client."""
+
+    async def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[Any]: ...
+    async def step(self, action: Any, *, timeout_s: float | None = None) -> StepResult[Any]: ...
+    async def fork(self, n: int = 1, *, timeout_s: float | None = None) -> Any: ...
+    async def close(self) -> None: ...
+
+
+async def close_quietly(client: RolloutClient) -> None:
+    """End a session that may be lost already, even if this task is cancelled meanwhile."""
+    closing = asyncio.get_running_loop().create_task(client.close())
+    cancelled: asyncio.CancelledError | None = None
+    while not closing.done():
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except EnvTorchError:
+            break
+    if cancelled is not None:
+        raise cancelled
+
+
+@dataclass(slots=True)
+class SharingCosts:
+    """Whether groups are forked or reset, by what was seen to be possible and cheaper."""
+
+    wanted: Sharing | None = None
+    """What the caller has decided; None to decide by cost."""
+    can_fork: bool = True
+    repeats: bool = True
+    """A reset with the same seed has always given the same first observation."""
+    _reset_s: list[float] = field(default_factory=list)
+    _fork_s: list[float] = field(default_factory=list)
+
+    def uses_fork(self, options: Mapping[str, Any]) -> bool:
+        """Whether a group with these reset options is forked.
+
+        Without a seed there is no telling whether a reset repeats, so it is forked where that is possible.
+        """
+        if self.wanted is not None or not self.can_fork:
+            return self.wanted == "fork" if self.wanted is not None else False
+        if options.get("seed") is None or not self.repeats or not (self._reset_s and self._fork_s):
+            return True
+        return _typical(self._fork_s) <= _typical(self._reset_s)
+
+    def note(self, *, reset_s: float | None = None, fork_s: float | None = None) -> None:
+        """What a reset took, or one copy by a fork."""
+        for seen, kept in ((reset_s, self._reset_s), (fork_s, self._fork_s)):
+            if seen is not None:
+                kept.append(seen)
+                del kept[:-32]
+
+
+def _typical(seconds: list[float]) -> float:
+    return sorted(seconds)[len(seconds) // 2]
+
+
+class Beginning:
+    """One task after its `reset`, as often as it is needed."""
+
+    def __init__(
+        self,
+        task: Task,
+        connect: Callable[[int], RolloutClient],
+        transcribe: Callable[[RolloutClient, StepResult[Any]], Awaitable[Transcript]],
+        costs: SharingCosts,
+        *,
+        size: int,
+        timeout_s: float | None,
+    ) -> None:
+        """`connect` gives a client, for the n-th time; `transcribe` makes a transcript of a first result."""
+        self._task = task
+        self._connect = connect
+        self._transcribe = transcribe
+        self._costs = costs
+        self._size = size
+        self._timeout_s = timeout_s
+        self._connected = 0
+        self._root: RolloutClient | None = None
+        """A session that stays at the beginning, to be forked."""
+        self._transcript: Transcript | None = None
+
+    @property
+    def transcript(self) -> Transcript:
+        """A copy of the conversation's beginning."""
+        assert self._transcript is not None
+        return self._transcript.copy()
+
+    async def open(self) -> list[RolloutClient]:
+        """The first sessions: one for each rollout when they are forked, else only one; see `copy`."""
+        client = await self._reset()
+        if self._size == 1 or not self._costs.uses_fork(self._task.options):
+            return [client]
+        self._root = client
+        try:
+            return await self._fork(self._size)
+        except CapacityReached:
+            pass  # one session less will do, if the root is played as well
+        except Unsupported:
+            self._costs.can_fork = False
+            return [self._give_root()]
+        except BaseException:
+            await self.close()
+            raise
+        try:
+            copies = await self._fork(self._size - 1)
+        except CapacityReached:
+            copies = []
+        except BaseException:
+            await self.close()
+            raise
+        return [*copies, self._give_root()]
+
+    async def copy(self) -> RolloutClient:
+        """One more session at the beginning. Raises `SessionLost` when a reset gives a different one."""
+        if self._root is not None:
+            try:
+                return (await self._fork(1))[0]
+            except CapacityReached:
+                pass  # a reset waits in turn for a slot
+            except EnvTorchError:
+                await self.close()
+                raise
+        return await self._reset()
+
+    async def close(self) -> None:
+        """End the session that was kept at the beginning."""
+        root, self._root = self._root, None
+        if root is not None:
+            await close_quietly(root)
+
+    def _give_root(self) -> RolloutClient:
+        root, self._root = self._root, None
+        assert root is not None
+        return root
+
+    async def _fork(self, count: int) -> list[RolloutClient]:
+        assert self._root is not None
+        began = time.perf_counter()
+        copies: list[RolloutClient] = await self._root.fork(count, timeout_s=self._timeout_s)
+        self._costs.note(fork_s=(time.perf_counter() - began) / count)
+        return copies
+
+    async def _reset(self) -> RolloutClient:
+        client = self._connect(self._connected)
+        self._connected += 1
+        try:
+            began = time.perf_counter()
+            result = await client.reset(timeout_s=self._timeout_s, **self._task.options)
+            self._costs.note(reset_s=time.perf_counter() - began)
+            transcript = await self._transcribe(client, result)
+            if self._transcript is None:
+                self._transcript = transcript
+            elif transcript.messages != self._transcript.messages:
+                self._costs.repeats = False
+                logger.warning("task %s: a reset with the same options gave another beginning", self._task.id)
+                raise SessionLost("a reset with the same options gave another beginning")
+        except BaseException:
+            await close_quietly(client)
+            raise
+        return client

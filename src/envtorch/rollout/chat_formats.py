@@ -1,0 +1,206 @@
+"""Between an environment and a conversation: observations become messages, completions become actions."""
+
+import dataclasses
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from envtorch.client import EnvClient, MCPToolClient
+from envtorch.env import type_arguments
+from envtorch.llm import ToolCall
+from envtorch.rollout.blame import NotAnAction
+from envtorch.rollout.completions import Completion
+from envtorch.rollout.trajectories import ChatMessage, Task
+from envtorch.tools import CallToolAction, CallToolObservation
+from envtorch.types import StepResult, Tool
+
+__all__ = ["ChatFormat", "CodeFormat", "JSONFormat", "ToolFormat", "default_format", "observation_text"]
+
+Result = StepResult[Any]
+
+_BESIDE = {"done", "reward", "metadata", "terminated", "truncated"}
+"""What an observation has for the trainer, not for the policy."""
+
+
+class ChatFormat(ABC):
+    """How one kind of environment is played in a conversation. Subclass it for a format of your own."""
+
+    def __init__(self, system: str = "") -> None:
+        self.system = system
+        """The first message of every conversation, if it is not empty."""
+        self.tools: Sequence[Tool] = ()
+        """The tools a policy may call."""
+
+    async def prepare(self, env: Any) -> None:  # noqa: B027, most formats have nothing to ask
+        """Ask the environment what the format needs to know. Called once, on the first session."""
+
+    def begin(self, task: Task, result: Result) -> list[ChatMessage]:
+        """The conversation up to the policy's first turn."""
+        seen = observation_text(result.observation)
+        told = "\n\n".join(text for text in (task.prompt, seen) if text)
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": told}]
+
+    def said(self, completion: Completion) -> ChatMessage:
+        """The policy's turn, as a message."""
+        return {"role": "assistant", "content": completion.text}
+
+    @abstractmethod
+    def actions(self, completion: Completion) -> Sequence[Any]:
+        """The actions to take, in order; none at all ends the episode. Raises `NotAnAction`."""
+
+    def answers(self, completion: Completion, results: Sequence[Result]) -> list[ChatMessage]:
+        """What the policy sees of the steps: messages up to its next turn."""
+        seen = [observation_text(result.observation) for result in results]
+        return [{"role": "user", "content": "\n\n".join(text for text in seen if text)}]
+
+
+class JSONFormat(ChatFormat):
+    """Actions as JSON objects, by the schema of the environment's action class."""
+
+    def __init__(self, action: Any = Any, system: str | None = None) -> None:
+        self._adapter: TypeAdapter[Any] = TypeAdapter(action if action is not Any else dict[str, Any])
+        schema = self._adapter.json_schema()
+        schema.get("properties", {}).pop("metadata", None)
+        told = f"Answer with one JSON object, the action to take, by this schema:\n{json.dumps(schema)}"
+        super().__init__(told if system is None else system)
+
+    def actions(self, completion: Completion) -> Sequence[Any]:
+        text = completion.text
+        found = text[text.find("{") : text.rfind("}") + 1]
+        if not found:
+            raise NotAnAction("the completion has no JSON object in it")
+        try:
+            return [self._adapter.validate_json(found)]
+        except ValidationError as error:
+            raise NotAnAction(f"the JSON object is not an action: {_first_problem(error)}") from None
+
+
+class CodeFormat(ChatFormat):
+    """Actions as blocks of Python code; the last block of a completion is run."""
+
+    SYSTEM = (
+        "Solve the task by writing Python code in a block fenced by ```python and ```. The code runs in a "
+        "live interpreter, and you are shown what it prints. Names it defines are there in your next turn."
+    )
+    FINISH = " When you are done, give the answer itself, without a block of code."
+    _BLOCK = re.compile(r"```(?:python|py|repl)?[ \t]*\n(.*?)```", re.DOTALL)
+
+    def __init__(self, action: Any, system: str | None = None) -> None:
+        self._action = action
+        self._can_answer = {"is_final", "final_answer"} <= set(_fields_of(action))
+        usual = self.SYSTEM + (self.FINISH if self._can_answer else "")
+        super().__init__(usual if system is None else system)
+
+    def actions(self, completion: Completion) -> Sequence[Any]:
+        blocks = self._BLOCK.findall(completion.text)
+        if blocks:
+            return [self._action(code=blocks[-1])]
+        if self._can_answer and completion.text.strip():
+            return [self._action(is_final=True, final_answer=completion.text.strip())]
+        raise NotAnAction("the completion has no block of Python code in it")
+
+
+class ToolFormat(ChatFormat):
+    """Actions as tool calls.
+
+    The calls are those of `Completion.tool_calls`, else the `<tool_call>` elements in its text. A completion
+    without a call ends the episode.
+    """
+
+    _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+    async def prepare(self, env: Any) -> None:
+        self.tools = await env.list_tools()
+
+    def said(self, completion: Completion) -> ChatMessage:
+        message = super().said(completion)
+        if completion.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.args)},
+                }
+                for call in completion.tool_calls
+            ]
+        return message
+
+    def actions(self, completion: Completion) -> Sequence[Any]:
+        calls = completion.tool_calls or self._calls_in(completion.text)
+        return [CallToolAction(tool_name=call.name, arguments=call.args) for call in calls]
+
+    def answers(self, completion: Completion, results: Sequence[Result]) -> list[ChatMessage]:
+        messages: list[ChatMessage] = []
+        for place, result in enumerate(results):
+            message = {"role": "tool", "content": observation_text(result.observation)}
+            if completion.tool_calls:
+                message["tool_call_id"] = completion.tool_calls[place].id
+            messages.append(message)
+        return messages
+
+    def _calls_in(self, text: str) -> list[ToolCall]:
+        calls = []
+        for number, found in enumerate(self._CALL.findall(text)):
+            try:
+                told = json.loads(found)
+                calls.append(ToolCall(f"call-{number}", str(told["name"]), dict(told.get("arguments", {}))))
+            except (ValueError, TypeError, KeyError) as error:
+                raise NotAnAction(f"a tool call cannot be read: {error}") from None
+        return calls
+
+
+def default_format(client: type[EnvClient[Any, Any, Any]]) -> ChatFormat:
+    """The format for environments of this client: tools, a block of code, or JSON by the action's schema."""
+    if issubclass(client, MCPToolClient):
+        return ToolFormat()
+    arguments = type_arguments(client, EnvClient)
+    action = arguments[0] if arguments else Any
+    return CodeFormat(action) if "code" in _fields_of(action) else JSONFormat(action)
+
+
+def observation_text(observation: Any) -> str:
+    """An observation as a policy reads it: a single text as it is, several fields under their names."""
+    if isinstance(observation, CallToolObservation):
+        found = observation.error.message if observation.error is not None else observation.result
+        return found if isinstance(found, str) else json.dumps(found, default=str)
+    fields = {
+        name: value for name, value in _values_of(observation).items() if value not in (None, "", [], {})
+    }
+    if not fields:
+        return ""
+    if len(fields) == 1 and isinstance(only := next(iter(fields.values())), str):
+        return only
+    return "\n".join(f"{name}: {_text_of(value)}" for name, value in fields.items())
+
+
+def _values_of(observation: Any) -> dict[str, Any]:
+    if isinstance(observation, BaseModel):
+        return observation.model_dump(mode="json", exclude=_BESIDE)
+    if dataclasses.is_dataclass(observation) and not isinstance(observation, type):
+        observation = dataclasses.asdict(observation)
+    if isinstance(observation, dict):
+        return {name: value for name, value in observation.items() if name not in _BESIDE}
+    return {"observation": observation if isinstance(observation, str) else str(observation)}
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return f"\n{value}" if "\n" in value else value
+    return json.dumps(value, default=str)
+
+
+def _fields_of(action: Any) -> Sequence[str]:
+    if isinstance(action, type) and issubclass(action, BaseModel):
+        return list(action.model_fields)
+    return [field.name for field in dataclasses.fields(action)] if dataclasses.is_dataclass(action) else []
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    return f"{place}: {problem['msg']}" if place else str(problem["msg"])

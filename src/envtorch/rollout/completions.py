@@ -1,0 +1,148 @@
+"""The policy: prompts in, completions out, many at a time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from envtorch.llm import ToolCall
+from envtorch.rollout.trajectories import ChatMessage
+from envtorch.types import Tool
+
+__all__ = ["Batcher", "Completion", "Prompt", "RolloutPolicy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a policy completes."""
+
+    messages: Sequence[ChatMessage]
+    ids: Sequence[int] | None = None
+    """The conversation as token ids, when the rollouts have a chat template. Complete these."""
+    tools: Sequence[Tool] = ()
+    """The tools that may be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a policy answered to one prompt."""
+
+    text: str = ""
+    """May be left out when `ids` are given."""
+    ids: Sequence[int] = ()
+    """The tokens it produced, the one that ended its turn included."""
+    logprobs: Sequence[float] | None = None
+    """The log-probability of each of `ids`."""
+    tool_calls: Sequence[ToolCall] = ()
+
+
+RolloutPolicy = Callable[[Sequence[Prompt]], Awaitable[Sequence[Completion]]]
+"""An async callable: a batch of prompts in, as many completions out, in the same order."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    prompt: Prompt
+    completion: "asyncio.Future[Completion]"
+
+
+@dataclass(slots=True)
+class BatchStatistics:
+    """How full the policy's batches were."""
+
+    sizes: list[int] = field(default_factory=list)
+    busy_s: float = 0.0
+
+
+class Batcher:
+    """Collects prompts while the policy is busy, and gives it all of them in its next call.
+
+    At most `calls` calls run at once. With one call, a local `generate` sees all that wait; with as many as
+    there are rollouts, an endpoint is asked at once. Before a call starts, it waits up to `linger_s` for
+    rollouts that are in a step just now, unless all of them wait already.
+    """
+
+    def __init__(self, policy: RolloutPolicy, *, calls: int, size: int, linger_s: float) -> None:
+        self._policy = policy
+        self._calls = calls
+        self._size = size
+        self._linger_s = linger_s
+        self._waiting: list[_Waiting] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.players = 0
+        """Rollouts that will ask for a completion, or are asking."""
+        self.statistics = BatchStatistics()
+
+    async def complete(self, prompt: Prompt) -> Completion:
+        """The policy's completion of one prompt."""
+        completion: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(prompt, completion))
+        self._start()
+        return await completion
+
+    def join(self) -> None:
+        """A rollout begins: calls may wait for it."""
+        self.players += 1
+
+    def leave(self) -> None:
+        """A rollout is over: nobody waits for it."""
+        self.players -= 1
+        self._start()
+
+    async def close(self) -> None:
+        """Cancel the calls that run."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._running:
+            call.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _start(self) -> None:
+        """Start a call if there is reason to."""
+        if not self._waiting or len(self._running) >= self._calls:
+            return
+        is_full = len(self._waiting) >= min(self._size, self.players)
+        if self._linger_s and not is_full:
+            if self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._linger_s, self._start_now)
+            return
+        self._start_now()
+
+    def _start_now(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting and len(self._running) < self._calls:
+            batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
+            call = asyncio.get_running_loop().create_task(self._call(batch))
+            self._running.add(call)
+            call.add_done_callback(self._ended)
+
+    def _ended(self, call: "asyncio.Task[None]") -> None:
+        self._running.discard(call)
+        self._start()
+
+    async def _call(self, batch: list[_Waiting]) -> None:
+        began = time.perf_counter()
+        try:
+            completions = await self._policy([waiting.prompt for waiting in batch])
+            if len(completions) != len(batch):
+                raise ValueError(f"the policy gave {len(completions)} completions for {len(batch)} prompts")
+        except asyncio.CancelledError:
+            for waiting in batch:
+                waiting.completion.cancel()
+            raise
+        except (
+            Exception
+        ) as error:  # the policy is the caller's: what it raises, every rollout that waits raises
+            for waiting in batch:
+                if not waiting.completion.done():
+                    waiting.completion.set_exception(error)
+            return
+        self.statistics.busy_s += time.perf_counter() - began
+        self.statistics.sizes.append(len(batch))
+        for waiting, completion in zip(batch, completions, strict=True):
+            if not waiting.completion.done():
+                waiting.completion.set_result(completion)

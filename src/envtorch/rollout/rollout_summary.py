@@ -1,0 +1,75 @@
+"""Many trajectories in a few figures."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from envtorch.rollout.trajectories import Ending, Trajectory
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["RolloutSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """What a batch of rollouts came to."""
+
+    count: int
+    scored: int
+    """Rollouts that have a reward."""
+    reward_mean: float | None
+    """Of those that are scored; None when none is."""
+    reward_deviation: float | None
+    causes: Mapping[str, int]
+    """How many rollouts ended for which reason, the most frequent first."""
+    attempts_lost: int
+    """Attempts that were played again, or given up, because the infrastructure failed."""
+    turns_mean: float
+    tokens_said: int
+    """Tokens that the policy produced."""
+    step_p50_s: float
+    step_p99_s: float
+
+    @classmethod
+    def of(cls, trajectories: Iterable[Trajectory]) -> Self:
+        """The summary of these trajectories."""
+        rollouts = list(trajectories)
+        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+        steps = sorted(turn.step_s for rollout in rollouts for turn in rollout.turns)
+        causes = Counter(rollout.cause for rollout in rollouts)
+        return cls(
+            count=len(rollouts),
+            scored=len(rewards),
+            reward_mean=statistics.fmean(rewards) if rewards else None,
+            reward_deviation=statistics.pstdev(rewards) if rewards else None,
+            causes=dict(causes.most_common()),
+            attempts_lost=sum(len(rollout.lost) + (rollout.ending is Ending.LOST) for rollout in rollouts),
+            turns_mean=statistics.fmean(len(rollout.turns) for rollout in rollouts) if rollouts else 0.0,
+            tokens_said=sum(sum(rollout.tokens.mask) for rollout in rollouts),
+            step_p50_s=_percentile(steps, 0.50),
+            step_p99_s=_percentile(steps, 0.99),
+        )
+
+    def table(self) -> "Table":
+        """The figures, for `rich` to print."""
+        from rich.table import Table
+
+        table = Table("rollouts", str(self.count), box=None)
+        mean, deviation = self.reward_mean, self.reward_deviation
+        reward = "none is scored" if mean is None else f"{mean:.3f} ± {deviation:.3f} of {self.scored}"
+        table.add_row("reward", reward)
+        for cause, count in self.causes.items():
+            table.add_row(cause, str(count))
+        table.add_row("attempts lost", str(self.attempts_lost))
+        table.add_row("turns", f"{self.turns_mean:.1f}")
+        table.add_row("tokens said", f"{self.tokens_said:,}")
+        table.add_row("step p50, p99", f"{self.step_p50_s * 1000:.1f} ms, {self.step_p99_s * 1000:.1f} ms")
+        return table
+
+
+def _percentile(ordered: Sequence[float], part: float) -> float:
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else 0.0

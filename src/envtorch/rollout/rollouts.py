@@ -1,0 +1,317 @@
+"""A policy and an environment in, trajectories out."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from envtorch.client import EnvClient
+from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.rollout.beginnings import Beginning, RolloutClient, Sharing, SharingCosts, close_quietly
+from envtorch.rollout.blame import Faults, NotAnAction, ending_of
+from envtorch.rollout.chat_formats import ChatFormat, default_format
+from envtorch.rollout.chat_templates import ChatTemplate
+from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
+from envtorch.rollout.seats import Seats
+from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup, TurnRecord
+from envtorch.rollout.transcripts import Transcript
+from envtorch.types import StepResult
+
+__all__ = ["Rollouts"]
+
+T = TypeVar("T")
+GivenTask = Task | Mapping[str, Any] | int
+Lost = tuple[EnvTorchError, ...]
+
+LINGER_S = 0.005
+"""How long a call of a local model waits for rollouts that are in a step."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+"""Between attempts that the infrastructure has lost."""
+
+
+class _Over(NamedTuple):
+    ending: Ending
+    blame: Exception | None = None
+
+
+class Rollouts:
+    """Plays episodes of one environment with one policy, many at a time.
+
+        async with Rollouts(CodingEnv, "http://127.0.0.1:8000", policy) as rollouts:
+            async for group in rollouts.groups(tasks, size=8):      # as they finish
+                for trajectory in group:
+                    trajectory.messages, trajectory.reward, trajectory.ending
+
+    `policy` is an async callable: it is given a batch of prompts and returns as many completions. With a
+    `template` the prompts have token ids, and trajectories have tokens, mask and log-probabilities.
+    """
+
+    def __init__(
+        self,
+        client: type[EnvClient[Any, Any, Any]],
+        where: str | Sequence[str],
+        policy: RolloutPolicy,
+        *,
+        format: ChatFormat | None = None,
+        template: ChatTemplate | None = None,
+        concurrency: int = 256,
+        max_turns: int = 20,
+        attempts: int = 3,
+        policy_calls: int = 1,
+        batch_size: int = 256,
+        step_timeout_s: float | None = None,
+        reset_timeout_s: float | None = None,
+        faults: Faults | None = None,
+        share: Sharing | None = None,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Every option has a default that suits a local model and one server.
+
+        where: the server's address, or several; a lost attempt is played again on the next one.
+        format: how observations become messages, and completions actions; see `default_format`.
+        template: how conversations become token ids; without one the policy works on messages.
+        concurrency: the most sessions that are open at once; not more than the servers have room for.
+        attempts: how often an episode is played before it is `LOST`.
+        policy_calls: how many calls of the policy run at once: 1 for a local model, which then sees full
+            batches; as many as `concurrency` for an endpoint that batches by itself.
+        batch_size: the most prompts in one call.
+        faults: endings by error, where they differ from the usual. `{TimedOut: Ending.LOST}` plays an episode
+            whose step timed out again, instead of ending the rollout as the policy's mistake.
+        share: how a group shares its beginning: by `"fork"`, or by `"reset"` with the same options. By
+            default it is forked, unless the environment cannot be copied, or has a seed and faster resets.
+        client_options: of `client.aio`. By default a session waits up to 60 seconds for a slot.
+        """
+        if min(concurrency, max_turns, attempts, policy_calls, batch_size) < 1:
+            raise ConfigurationError(
+                "concurrency, max_turns, attempts, policy_calls and batch_size are at least 1"
+            )
+        self._client = client
+        self._where = [where] if isinstance(where, str) else list(where)
+        if not self._where:
+            raise ConfigurationError("there is no server to play on: `where` is empty")
+        self._format = format if format is not None else default_format(client)
+        self._template = template
+        self._concurrency = concurrency
+        self._max_turns = max_turns
+        self._attempts = attempts
+        self._step_timeout_s = step_timeout_s
+        self._reset_timeout_s = reset_timeout_s
+        self._faults: Faults = faults or {}
+        self._client_options = {"wait_s": 60.0, **(client_options or {})}
+        self._costs = SharingCosts(share)
+        self._seats = Seats(concurrency)
+        linger_s = LINGER_S if policy_calls == 1 else 0.0
+        self._batcher = Batcher(policy, calls=policy_calls, size=batch_size, linger_s=linger_s)
+        self._preparing = asyncio.Lock()
+        self._is_prepared = False
+        self._started = 0
+        self._running: set[asyncio.Task[Any]] = set()
+
+    @property
+    def batches(self) -> BatchStatistics:
+        """How full the policy's batches were."""
+        return self._batcher.statistics
+
+    async def run(self, task: GivenTask) -> Trajectory:
+        """Play one episode."""
+        group = await self._start(self._group(Task.of(task), 1))
+        return group.members[0]
+
+    async def groups(self, tasks: Iterable[GivenTask], *, size: int = 8) -> AsyncIterator[TrajectoryGroup]:
+        """Play each task `size` times from the same beginning; groups as they finish.
+
+        Tasks are taken as there is room for them, so `tasks` may be endless.
+        """
+        if size < 1:
+            raise ConfigurationError("a group has at least one member")
+        ahead = max(1, -(-self._concurrency // size))
+        waiting: set[asyncio.Task[TrajectoryGroup]] = set()
+        try:
+            for task in tasks:
+                waiting.add(self._start(self._group(Task.of(task), size)))
+                if len(waiting) >= ahead:
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for group in done:
+                        yield group.result()
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for group in done:
+                    yield group.result()
+        finally:
+            await _cancel(waiting)
+
+    async def close(self) -> None:
+        """Cancel what still runs, and end its sessions."""
+        await _cancel(self._running)
+        await self._batcher.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    # A group, and its members.
+
+    async def _group(self, task: Task, size: int) -> TrajectoryGroup:
+        self._started += 1
+        beginning = Beginning(
+            task,
+            partial(self._connect, self._started),
+            partial(self._transcribe, task),
+            self._costs,
+            size=size,
+            timeout_s=self._reset_timeout_s,
+        )
+        has_root = size > 1 and self._costs.uses_fork(task.options)
+        opened: list[RolloutClient] = []
+        async with self._seats.take(size + has_root):
+            try:
+                opened, lost, failed = await self._open(beginning)
+                if failed is not None:
+                    members = [_unplayed(task, place, failed[0], lost, failed[1]) for place in range(size)]
+                else:
+                    clients = [*opened, *(None,) * (size - len(opened))]
+                    playing = [
+                        self._member(beginning, task, place, client, lost)
+                        for place, client in enumerate(clients)
+                    ]
+                    members = await _all_of(playing)
+            finally:
+                for client in opened:  # those of members that never started are still open
+                    await close_quietly(client)
+                await beginning.close()
+        return TrajectoryGroup(task, tuple(members))
+
+    async def _open(
+        self, beginning: Beginning
+    ) -> tuple[list[RolloutClient], Lost, tuple[Ending, EnvTorchError] | None]:
+        """The first sessions of a group, why attempts at it were lost, and the failure if all were."""
+        lost: Lost = ()
+        while True:
+            try:
+                return await beginning.open(), lost, None
+            except EnvTorchError as error:
+                ending = self._ending_of(error, has_acted=False)
+                if ending is not Ending.LOST or len(lost) + 1 >= self._attempts:
+                    return [], lost, (ending, error)
+                lost = (*lost, error)
+            await _pause(len(lost))
+
+    async def _member(
+        self, beginning: Beginning, task: Task, place: int, client: RolloutClient | None, lost: Lost
+    ) -> Trajectory:
+        """One rollout, played again from the group's beginning while the infrastructure loses it."""
+        while True:
+            try:
+                client = client or await beginning.copy()
+                played = await self._play(client, beginning.transcript, place, lost)
+            except EnvTorchError as error:  # there is no session to play on
+                played = _unplayed(task, place, self._ending_of(error, has_acted=False), lost, error)
+            finally:
+                if client is not None:
+                    await close_quietly(client)
+            if played.ending is not Ending.LOST or len(lost) + 1 >= self._attempts:
+                return played
+            assert isinstance(played.blame, EnvTorchError)
+            lost, client = (*lost, played.blame), None
+            await _pause(len(lost))
+
+    async def _play(self, client: RolloutClient, talk: Transcript, place: int, lost: Lost) -> Trajectory:
+        """One attempt, from the beginning to an ending."""
+        self._batcher.join()
+        try:
+            while len(talk.turns) < self._max_turns:
+                over = await self._take_turn(client, talk)
+                if over is not None:
+                    return talk.end(over.ending, place, lost, over.blame)
+            return talk.end(Ending.MAX_TURNS, place, lost)
+        finally:
+            self._batcher.leave()
+
+    async def _take_turn(self, client: RolloutClient, talk: Transcript) -> "_Over | None":
+        """A completion and the steps it asks for; why the rollout is over, or None."""
+        began = time.perf_counter()
+        completion = talk.say(await self._batcher.complete(talk.prompt))
+        policy_s = time.perf_counter() - began
+        results: list[StepResult[Any]] = []
+        over: _Over | None = None
+        began = time.perf_counter()
+        try:
+            for action in talk.format.actions(completion):
+                results.append(await client.step(action, timeout_s=self._step_timeout_s))
+                if results[-1].done:
+                    break
+        except NotAnAction as error:
+            over = _Over(Ending.POLICY, error)
+        except EnvTorchError as error:
+            over = _Over(self._ending_of(error, has_acted=True), error)
+        talk.turns.append(TurnRecord(_sum(results), policy_s, time.perf_counter() - began))
+        if over is None and (not results or results[-1].done):
+            over = _Over(Ending.DONE)
+        if over is None:
+            talk.answer(results)
+        return over
+
+    def _ending_of(self, error: EnvTorchError, *, has_acted: bool) -> Ending:
+        ending = ending_of(error, self._faults, has_acted=has_acted)
+        if ending is None:
+            raise error
+        return ending
+
+    def _connect(self, number: int, attempt: int) -> RolloutClient:
+        address = self._where[(number + attempt) % len(self._where)]
+        client: RolloutClient = self._client.aio(address, **self._client_options)
+        return client
+
+    async def _transcribe(self, task: Task, client: RolloutClient, result: StepResult[Any]) -> Transcript:
+        async with self._preparing:
+            if not self._is_prepared:
+                await self._format.prepare(client)
+                self._is_prepared = True
+        return Transcript.begin(task, self._format, self._template, result)
+
+
+def _sum(results: Sequence[StepResult[Any]]) -> float | None:
+    rewards = [float(result.reward) for result in results if result.reward is not None]
+    return sum(rewards) if rewards else None
+
+
+def _unplayed(task: Task, place: int, ending: Ending, lost: Lost, error: EnvTorchError) -> Trajectory:
+    return Trajectory(task, place, ending, blame=error, lost=lost)
+
+
+async def _pause(lost: int) -> None:
+    longest = min(FIRST_PAUSE_S * 2**lost, LONGEST_PAUSE_S)
+    await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311, it only spreads retries
+
+
+async def _all_of(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; the first error of any, once the others have been cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _cancel(tasks: "Iterable[asyncio.Task[Any]]") -> None:
+    waiting = list(tasks)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,157 @@
+"""What a rollout is about and what comes of it: tasks, tokens, trajectories, groups."""
+
+import enum
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, overload
+
+from envtorch.errors import EnvTorchError
+
+__all__ = ["ChatMessage", "Ending", "Task", "Tokens", "Trajectory", "TrajectoryGroup", "TurnRecord"]
+
+ChatMessage = dict[str, Any]
+"""A message in OpenAI's form: `role`, `content`, and for tools `tool_calls` or `tool_call_id`."""
+
+
+class Ending(enum.StrEnum):
+    """Why a rollout is over."""
+
+    DONE = "done"
+    """The environment ended the episode, or the policy stopped calling tools."""
+    MAX_TURNS = "max_turns"
+    """The environment would have gone on."""
+    POLICY = "policy"
+    """The policy's completion was not an action, or its action exceeded a limit."""
+    ENVIRONMENT = "environment"
+    """The environment's own code raised."""
+    LOST = "lost"
+    """The infrastructure failed in every attempt."""
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the reward says something about the policy."""
+        return self not in (Ending.ENVIRONMENT, Ending.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One episode to play."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of `reset`, such as `seed`."""
+    prompt: str = ""
+    """The instruction, if the environment's first observation does not hold it."""
+    id: str = ""
+    """A name that stays the same from run to run; by default a hash of the options and the prompt."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            contents = json.dumps([dict(self.options), self.prompt], sort_keys=True, default=repr)
+            object.__setattr__(self, "id", hashlib.sha256(contents.encode()).hexdigest()[:12])
+
+    @classmethod
+    def of(cls, given: "Task | Mapping[str, Any] | int") -> "Task":
+        """A task as it is, the options of `reset` as a mapping, or a seed."""
+        if isinstance(given, Task):
+            return given
+        return cls({"seed": given}) if isinstance(given, int) else cls(dict(given))
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A conversation as token ids. `mask` and `logprobs` are as long as `ids`."""
+
+    ids: tuple[int, ...] = ()
+    mask: tuple[int, ...] = ()
+    """1 where the policy produced the token, 0 where the environment or the chat template did."""
+    logprobs: tuple[float, ...] = ()
+    """The policy's own log-probabilities; 0.0 where the mask is 0, or where the policy told none."""
+
+    def __post_init__(self) -> None:
+        if not len(self.ids) == len(self.mask) == len(self.logprobs):
+            lengths = f"{len(self.ids)} ids, {len(self.mask)} mask, {len(self.logprobs)} logprobs"
+            raise ValueError(f"tokens are not aligned: {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def prompt_length(self) -> int:
+        """How many tokens stand before the policy's first."""
+        return self.mask.index(1) if 1 in self.mask else len(self.mask)
+
+    def given(self, ids: Sequence[int]) -> Self:
+        """With tokens that the policy did not produce."""
+        zeros = (0,) * len(ids)
+        return type(self)((*self.ids, *ids), (*self.mask, *zeros), (*self.logprobs, *map(float, zeros)))
+
+    def said(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> Self:
+        """With tokens that the policy produced."""
+        told = (0.0,) * len(ids) if logprobs is None else tuple(logprobs)
+        return type(self)((*self.ids, *ids), (*self.mask, *(1,) * len(ids)), (*self.logprobs, *told))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One completion and the step it led to."""
+
+    reward: float | None
+    """The step's reward; None when there was no step, or it had none."""
+    policy_s: float
+    """Seconds from asking for the completion to having it."""
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode, from the first observation to its ending."""
+
+    task: Task
+    member: int
+    """Its place in its group."""
+    ending: Ending
+    messages: tuple[ChatMessage, ...] = ()
+    tokens: Tokens = field(default_factory=Tokens)
+    """Empty for a policy that works on messages."""
+    turns: tuple[TurnRecord, ...] = ()
+    blame: Exception | None = None
+    """The error that ended it; None when it ended by itself."""
+    lost: tuple[EnvTorchError, ...] = ()
+    """Why attempts before this one were lost."""
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of the steps' rewards; None when the ending is not scored: do not train on it."""
+        return sum(turn.reward or 0.0 for turn in self.turns) if self.ending.is_scored else None
+
+    @property
+    def cause(self) -> str:
+        """The ending, and the class of the error behind it."""
+        return f"{self.ending}: {type(self.blame).__name__}" if self.blame is not None else str(self.ending)
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryGroup(Sequence[Trajectory]):
+    """Rollouts of one task from one beginning."""
+
+    task: Task
+    members: tuple[Trajectory, ...]
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        return tuple(member.reward for member in self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return iter(self.members)
+
+    @overload
+    def __getitem__(self, place: int) -> Trajectory: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Trajectory, ...]: ...
+    def __getitem__(self, place: int | slice) -> Trajectory | tuple[Trajectory, ...]:
+        return self.members[place]

@@ -1,0 +1,152 @@
+"""The memory limit counts what a sandbox uses, not the addresses that it has mapped."""
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from envtorch.envs.coding_env import CodeAction, CodingEnv
+from envtorch.sandbox import Outcome, Policy, Sandbox
+from envtorch.sandbox.monitor import Excess, Monitor, find_excess
+from envtorch.sandbox.usage import Usage, measure
+from tests.support import eventually
+
+MEGABYTE = 2**20
+PACKAGES = {
+    "numpy": "import numpy as np\nfloat(np.linalg.inv(np.eye(300) * 2).sum())",
+    "pandas": (
+        "import numpy as np, pandas as pd\n"
+        "frame = pd.DataFrame({'key': np.arange(6_000_000) % 7, 'value': np.ones(6_000_000)})\n"
+        "float(frame.groupby('key')['value'].sum().sum())"
+    ),
+    "matplotlib": (
+        "import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt, os\n"
+        "plt.plot(range(1000))\nplt.savefig('plot.png')\nfloat(os.path.getsize('plot.png') > 1000)"
+    ),
+    "torch": (
+        "import torch\nx = torch.ones(500, 500, requires_grad=True)\n(x @ x).sum().backward()\n"
+        "float(x.grad.mean())"
+    ),
+}
+EXPECTED = {"numpy": 150.0, "pandas": 6_000_000.0, "matplotlib": 1.0, "torch": 1000.0}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_usual_packages_work_under_the_default_limits(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install {package}")
+    with Sandbox(Policy(timeout_s=240)) as sandbox:
+        result = sandbox.run(PACKAGES[package])
+        assert result.outcome is Outcome.OK, (result.exception, result.stderr)
+        assert result.json() == EXPECTED[package]
+
+
+def test_addresses_that_are_not_used_do_not_count(sandbox: Sandbox) -> None:
+    code = "import mmap\nreserved = mmap.mmap(-1, 2 * 2**30)\nreserved[0] = 1\nlen(reserved)"
+    assert sandbox.run(code).json() == 2 * 2**30
+    assert sandbox.run("x = bytearray(100 * 2**20)\nlen(x)").json() == 100 * MEGABYTE
+
+
+def test_the_message_says_what_the_limit_is_and_what_was_in_use() -> None:
+    with CodingEnv.local() as env:
+        env.reset()
+        seen = env.step(CodeAction(code="x = bytearray(2**34)")).observation
+        assert seen.outcome == "out of memory"
+        found = re.search(
+            r"the limit is 512 MB, and its interpreter had (\d+) MB in use at most", seen.stderr
+        )
+        assert found, seen.stderr
+        assert int(found[1]) < 100, "nothing of the sort was ever used"
+
+
+def test_a_sandbox_that_used_too_much_is_told_so() -> None:
+    policy = Policy(memory_bytes=32 * MEGABYTE, disk_bytes=MEGABYTE, timeout_s=60)
+    with Sandbox(policy) as sandbox:
+        code = "import mmap, time\nx = mmap.mmap(-1, 2**30)\nfor i in range(0, 2**30, 4096): x[i] = 1"
+        result = sandbox.run(code)
+        assert result.outcome is Outcome.OUT_OF_MEMORY
+        assert result.exception is not None
+        assert re.search(r"(limit is|more than) 65 MB", result.exception.message), result.exception.message
+
+
+@pytest.mark.parametrize(
+    ("usage", "found"),
+    [
+        (Usage(1, 1, 100 * MEGABYTE, 10), None),
+        (Usage(12, 12, 0, 0), None),
+        (Usage(13, 13, 0, 0), Excess("processes", 13, 12)),
+        (Usage(1, 13, 0, 0), Excess("processes", 13, 12)),
+        (Usage(2, 2, 113 * MEGABYTE, 0), Excess("memory", 113 * MEGABYTE, 112 * MEGABYTE)),
+        (Usage(8, 8, 0, 257), Excess("descriptors", 257, 256)),
+    ],
+)
+def test_the_limits_of_a_sandbox_as_a_whole(usage: Usage, found: Excess | None) -> None:
+    policy = Policy(memory_bytes=64 * MEGABYTE, disk_bytes=16 * MEGABYTE, processes=8, open_files=64)
+    assert find_excess(usage, policy) == found
+
+
+def test_measuring_adds_up_the_processes_below_and_counts_shared_memory_once() -> None:
+    held = bytearray(b"x" * (40 * MEGABYTE))
+    children = []
+    reader, writer = os.pipe()
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        children.append(child)
+    try:
+        # Other children of this process, an xdist worker's say, may be there as well.
+        rough = measure(os.getpid(), [], own_mark=None, enough_bytes=2**60)
+        exact = measure(os.getpid(), [], own_mark=None, enough_bytes=0)
+        assert rough.processes >= 4
+        assert rough.memory_bytes >= 4 * len(held)
+        assert exact.memory_bytes < rough.memory_bytes - 2 * len(held)
+        none = measure(os.getpid(), [], own_mark=-1, enough_bytes=2**60)
+        assert (none.processes, none.threads, none.memory_bytes) == (0, 0, 0)
+    finally:
+        os.close(writer)
+        os.close(reader)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+class Greedy:
+    """Uses too much until it is told."""
+
+    def __init__(self) -> None:
+        self.policy = Policy()
+        self.busy_since: float | None = None
+        self.told: list[Excess] = []
+        self.gone = False
+
+    def measure_usage(self) -> Usage | None:
+        return None if self.gone else Usage(1, 1000 if not self.told else 1, 0, 0)
+
+    def end_excess(self, excess: Excess, usage: Usage) -> None:
+        self.told.append(excess)
+
+
+@pytest.fixture
+def monitor() -> Iterator[Monitor]:
+    made = Monitor()
+    yield made
+    eventually(lambda: not made.runs, "the thread ends when there is nothing left to look at")
+
+
+def test_the_monitor_ends_an_excess_and_forgets_what_has_gone(monitor: Monitor) -> None:
+    greedy, calm = Greedy(), Greedy()
+    calm.told.append(Excess("memory", 1, 1))
+    monitor.add(greedy)
+    monitor.add(calm)
+    greedy.busy_since = 0.0
+    monitor.notice()
+    eventually(lambda: greedy.told != [], "the excess is found")
+    assert str(greedy.told[0]) == "it had 1000 processes and threads, and the limit is 68"
+    assert len(calm.told) == 1
+    calm.gone = True
+    monitor.remove(greedy)
