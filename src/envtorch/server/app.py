@@ -237,11 +237,11 @@ def create_app(
 ) -> FastAPI:
     """A FastAPI application that serves `env`: `create_app(MyEnvironment, sessions=8, record="episodes")`.
 
-    `options`, or the fields of `ServerOptions` as keywords, say how; OpenEnv's `max_concurrent_envs` and `env_name`
-    are understood as `sessions` and `name`. With `web=True`, or `ENABLE_WEB_INTERFACE`, there is a page at `/web`;
-    `gradio_builder(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)` returns a `gr.Blocks`
-    of your own for it: a tab beside the default page, before it (`custom_tab_primary`), or in its place
-    (`show_default_tab=False`).
+    `options`, or the fields of `ServerOptions` as keywords, say how; OpenEnv's `max_concurrent_envs` and
+    `env_name` are understood as `sessions` and `name`. With `web=True`, or `ENABLE_WEB_INTERFACE`, there is a
+    page at `/web`; `gradio_builder(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)`
+    returns a `gr.Blocks` of your own for it: a tab beside the default page, before it (`custom_tab_primary`),
+    or in its place (`show_default_tab=False`).
     """
     app = create_fastapi_app(env, action_cls, observation_cls, options=options, **given)
     chosen: ServerOptions = app.state.env_server.options

@@ -126,9 +126,13 @@ def serve(
     token_file: Path | str | None = None,
     drain_s: float = 30.0,
     on_ready: Callable[[], None] | None = None,
-    **options: Any,
+    options: "ServerOptions | None" = None,
+    **uvicorn_options: Any,
 ) -> None:
     """Serve `app` until the process is told to stop.
+
+    `app` is an application, or an environment: `serve(MyEnvironment, options=ServerOptions(sessions=8))`.
+    Other keywords are uvicorn's own.
 
     A `listener` is a socket that is already bound, which leaves no race for the port. Tokens from
     `token_file` lock every door, beside those the application itself asks for. At SIGTERM, running calls have
