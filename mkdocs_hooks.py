@@ -1,4 +1,4 @@
-"""What the documentation takes from elsewhere in the tree: the decisions, the environments' READMEs."""
+"""Parts of the documentation that come from other files: design decisions, READMEs, commands."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,15 @@ import typer
 import envtorch.cli
 
 ROOT = Path(__file__).parent
+
+
+def on_config(config: Any) -> Any:
+    """Put a page for each design decision into the navigation."""
+    pages = [f"design/{path.name}" for path in sorted((ROOT / "docs/design").glob("[0-9]*.md"))]
+    for section in config["nav"]:
+        if "Design" in section:
+            section["Design"] = ["design/index.md", *pages]
+    return config
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:

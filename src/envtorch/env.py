@@ -62,6 +62,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """Set to False on a plain environment whose calls take microseconds: it then runs on the event
     loop, with no thread at all. A call that waits for anything would hold up every session."""
 
+    DEFAULT_CLASSES: ClassVar[tuple[type, type] | None] = None
+    """The action and observation classes of a subclass that names none itself."""
+
     transform: Transform[ObsT] | None = None
     rubric: Rubric | None = None
 
@@ -243,7 +246,9 @@ def _declared_types(environment: type) -> _Declared:
         _hints(state.fget if isinstance(state, property) else state).get("return"),
     )
     arguments = type_arguments(environment, Environment) or (None, None, None)
-    return _Declared(*(_a_class(a) or _a_class(h) for a, h in zip(arguments, hinted, strict=True)))
+    defaults = (*(getattr(environment, "DEFAULT_CLASSES", None) or (None, None)), None)
+    named = zip(arguments, hinted, defaults, strict=True)
+    return _Declared(*(_a_class(a) or _a_class(h) or d for a, h, d in named))
 
 
 def _a_class(hint: object) -> type | None:

@@ -219,6 +219,13 @@ def test_plain_observations_are_those_of_single_clients(wire: Any, do: str) -> N
         assert [state.step_count for state in envs.state()] == [4] * COUNT
 
 
+def test_a_reset_of_no_session_is_nothing(server: Running) -> None:
+    with LineEnv.vector(server.url, 2) as envs:
+        envs.reset()
+        assert envs.reset({}) == {}
+        assert envs.state()[0].step_count == 0
+
+
 def test_an_invalid_action_is_its_own_sessions_business(server: Running) -> None:
     class Dicts(EnvClient[dict[str, Any], dict[str, Any], dict[str, Any]]):
         pass

@@ -13,7 +13,6 @@ import re
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,8 +83,13 @@ class Reader:
         elif block.language == "python" and (block.need is None or block.need in self._needs):
             self._run(body)
         elif block.language == "python":
-            with suppress(MissingExtra):  # the package that it needs is not here
+            try:
                 self._run(_imports_of(body))
+            except MissingExtra:
+                pass  # the package that it needs is not here
+            except ModuleNotFoundError as error:
+                if error.name != block.need:
+                    raise
 
     def _run(self, source: str) -> None:
         code = compile(source, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -143,6 +143,8 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
     ) -> SocketFlow[dict[int, Outcome[ObsT]]]:
         """Begin an episode in these sessions, each with options of its own."""
         yield from self.open()
+        if not given:
+            return {}
         self._require_nothing_owed(given)
         for place, options in given.items():
             self._reset_options[place] = {name: v for name, v in options.items() if name != "seed"}

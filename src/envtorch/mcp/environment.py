@@ -35,6 +35,8 @@ class MCPEnvironment(Environment[Any, Any, Any]):
     other, by whichever door it comes: the transform and the rubric see it.
     """
 
+    DEFAULT_CLASSES = (CallToolAction, CallToolObservation)
+
     _mode: str | None = None
     """Which tools there are: "simulation" or "production"."""
 

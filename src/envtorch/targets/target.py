@@ -100,7 +100,7 @@ def _file_target(name: str, path: Path, attribute: str) -> Target:
         module = import_file(path.resolve())
         return application_of(attribute_of(module, attribute or _only_name(module)), name)
 
-    return Target(name, f"{attribute or 'what is'} in {path}", load)
+    return Target(name, f"{attribute} in {path}" if attribute else str(path), load)
 
 
 def _load_module(module: str, attribute: str) -> Any:
