@@ -81,7 +81,7 @@ class TestOptions:
             ServerOptions().sessions = 2  # type: ignore[misc]
 
     def test_a_misspelt_one_is_an_error_that_lists_those_there_are(self) -> None:
-        with pytest.raises(ConfigurationError, match="no such option: session; there are .*sessions"):
+        with pytest.raises(ConfigurationError, match=r"no such option: session; there are .*sessions"):
             create_app(Plain, session=2)
 
     def test_openenvs_spellings_are_understood(self) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -204,10 +204,8 @@ class HttpDoor:
         self._sessions = sessions
         self._codec = codec
         self._unhealthy: Unhealthy | None = None
-        self._latest: Session | None = None
-        """What the last /reset opened that named no session."""
-        self._unnamed: Session | None = None
-        """The session of callers who name none, where it is known."""
+        self._unclaimed: dict[str, Session] = {}
+        """Sessions that /reset opened, by their tokens, which no request has carried since."""
 
     def register(self, router: APIRouter, mode: ServerMode) -> None:
         """Add the routes. In production mode the simulation's controls are not among them."""
@@ -332,29 +330,24 @@ class HttpDoor:
         """The session whose token the request carries, if it still lives."""
         session = self._sessions.by_token(_token(request) or "")
         if session is not None:
+            self._unclaimed.pop(session.token, None)
             self._sessions.claim(session)
         return session
 
     async def _new_session(self) -> Session:
         if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()
-        if self._is_live(self._unnamed):
-            return self._unnamed
-        self._latest = await self._sessions.open(held=False)
-        return self._latest
-
-    def _is_live(self, session: Session | None) -> TypeGuard[Session]:
-        return session is not None and self._sessions.by_token(session.token) is session
+        session = await self._sessions.open(held=False)
+        if len(self._unclaimed) > self._sessions.capacity:
+            self._meant()  # forgets those that are over
+        self._unclaimed[session.token] = session
+        return session
 
     def _meant(self) -> Session | None:
-        """The session that a caller means who names none: the only one there is, if /reset opened it.
-
-        From then on it is the session of callers who name none, and others may come beside it.
-        """
-        if not self._is_live(self._unnamed):
-            is_clear = self._sessions.active == 1 and self._is_live(self._latest)
-            self._unnamed = self._latest if is_clear else None
-        return self._unnamed
+        """The session that a caller means who names none: the only one that nobody has named so far."""
+        live = {token: one for token, one in self._unclaimed.items() if self._sessions.by_token(token) is one}
+        self._unclaimed = live
+        return next(iter(live.values())) if len(live) == 1 else None
 
     async def _session(self, request: Request) -> Session:
         if _token(request) is not None:
