@@ -66,7 +66,7 @@ test-chaos: $(READY)  ## 200 sessions on a bad line, servers killed; then 20,000
 VERSIONS := lowest lowest-extras newest-extras
 
 test-versions: $(VERSIONS:%=.venvs/%/.ready)  ## the core of the suite with the lowest and the newest dependencies
-	for set in $(VERSIONS); do .venvs/$$set/bin/python -m tests.versions || exit 1; done
+	failed=0; for set in $(VERSIONS); do .venvs/$$set/bin/python -m tests.versions || failed=1; done; exit $$failed
 
 .venvs/%/.ready: pyproject.toml $(READY)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)

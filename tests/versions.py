@@ -40,6 +40,8 @@ BASE = [
     "tests/server/test_gate.py",
     "tests/server/workers/test_sockets.py",
 ]
+OTHERS_WARNING = "ignore:'click.utils.get_:DeprecationWarning"
+"""Of an older typer, about a newer click."""
 EXTRAS = ["tests/tools", "tests/server/test_mcp_and_tasks.py", "tests/web/test_page.py"]
 
 
@@ -58,7 +60,8 @@ def main() -> int:
     print(Path(sys.prefix).name)
     print("  ".join(f"{name} {number}" for name, number in versions.items()), flush=True)
     has_extras = "-" not in (versions["fastmcp"], versions["gradio"])
-    return int(pytest.main(["-q", "-n", "auto", "-m", "not slow", *BASE, *(EXTRAS if has_extras else [])]))
+    options = ["-q", "-n", "auto", "-m", "not slow", "-W", OTHERS_WARNING]
+    return int(pytest.main([*options, *BASE, *(EXTRAS if has_extras else [])]))
 
 
 if __name__ == "__main__":

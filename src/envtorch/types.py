@@ -174,6 +174,19 @@ class Tool(BaseModel):
     input_schema: dict[str, Any]
 
 
+class DescribedTool(Tool):
+    """A tool with the rest of what MCP can say about it.
+
+    An MCP client is told all of it; OpenEnv's wire has the fields of `Tool` only.
+    """
+
+    title: str | None = None
+    output_schema: dict[str, Any] | None = None
+    annotations: dict[str, Any] | None = None
+    icons: list[dict[str, Any]] | None = None
+    meta: dict[str, Any] | None = None
+
+
 class ConcurrencyConfig(BaseModel):
     """How many sessions a server holds, and how long it keeps one that nobody uses."""
 

@@ -170,7 +170,13 @@ attempt(lambda: syscall(274, os.getppid(), ctypes.byref(head), ctypes.byref(size
         "attempt(lambda: syscall(424, os.open('/proc/@PID@', os.O_RDONLY | os.O_DIRECTORY), 0, None, 0))",
         (),
     ),
-    ("signals", "signal the owner's process group", "attempt(lambda: os.kill(-@PID@, 0))", ()),
+    (
+        "signals",
+        "signal the owner's process group",
+        # -1 would name every process; the group of a container's first process has no name.
+        "attempt(lambda: os.kill(-@PID@ if @PID@ > 1 else -2**31 + 1, 0))",
+        (),
+    ),
     ("signals", "join the owner's process group", "attempt(lambda: os.setpgid(0, @PID@))", ()),
     (
         "signals",

@@ -6,6 +6,7 @@ python -m tests.sandbox.container_checks
 import asyncio
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from envtorch.errors import ConfigurationError
 from envtorch.sandbox import AsyncSandbox, Outcome, Policy, Sandbox, core
 from envtorch.sandbox.zygotes import NOBODY
 
+from .attack_runner import survivors
+
 OWNER = """
 import os, sys, time
 from envtorch.sandbox import Policy, Sandbox, zygotes
@@ -24,6 +27,19 @@ sandbox = Sandbox(Policy(namespaces=False))
 sandbox.run("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time\\n    time.sleep(1000)")
 print(zygotes.estate().folder, sandbox._core.host_process(), flush=True)
 sys.stdin.read()
+"""
+
+STAY = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.prctl(15, {name!r}.encode(), 0, 0, 0)
+for hops in (True, False):
+    if os.fork() == 0:
+        os.setsid()
+        libc.prctl(1, 0, 0, 0, 0)
+        while True:
+            if hops and os.fork(): os._exit(0)
+            if not hops: time.sleep(1)
 """
 
 
@@ -78,6 +94,20 @@ async def _check_that_files_are_removed_beside_the_event_loop(policy: Policy) ->
     return str(home)
 
 
+def _check_that_nothing_is_left_of_a_killed_init(policy: Policy) -> None:
+    name = f"left-{os.getpid()}"
+    with Sandbox(policy) as other, Sandbox(policy) as sandbox:
+        other.run("kept = 1")
+        sandbox.run(STAY.format(name=name))
+        assert survivors(name)
+        init = sandbox._core.host_process()
+        assert init is not None
+        os.kill(init, signal.SIGKILL)
+        sandbox.close()
+        assert survivors(name) == []
+        assert other.run("kept").json() == 1
+
+
 def _check_signals_on_an_older_kernel() -> None:
     """Where Landlock does not confine signals the agent reaches its own process group only."""
     policy = Policy(namespaces=False, landlock_abi=3)
@@ -129,6 +159,7 @@ def main() -> None:
     _check_that_a_crowd_nobody_sees_takes_no_room(policy)
     _check_that_nothing_is_left_of_a_killed_owner()
     _check_signals_on_an_older_kernel()
+    _check_that_nothing_is_left_of_a_killed_init(policy)
     print("ok")
 
 

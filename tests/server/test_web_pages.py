@@ -168,7 +168,7 @@ class TestOrigins:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-@pytest.mark.parametrize("path", ["/mcp"])
+@pytest.mark.parametrize("path", ["/mcp", "/reset", "/step"])
 def test_only_json_is_taken_for_json(server: Running, path: str, kind: str) -> None:
     body = json.dumps({**LIST_TOOLS, "action": {"do": "x"}})
     answer = httpx.post(server.url + path, content=body, headers={"content-type": kind})

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from fastmcp import FastMCP
+from fastmcp import Context, FastMCP
+from pydantic import TypeAdapter
 
 from envtorch.mcp import MCPEnvironment
 from envtorch.types import Observation, State
@@ -51,3 +52,24 @@ class Basket(MCPEnvironment):
     @property
     def state(self) -> State:
         return self._state
+
+
+class Scales(Basket):
+    """A basket with tools that remember, and that validate something of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        server = self.mcp_server
+        assert server is not None
+
+        @server.tool
+        async def remember(thing: str, context: Context) -> list[str]:
+            """Keep a thing in the session of the tools; says what is there."""
+            kept = [*(await context.get_state("kept") or []), thing]
+            await context.set_state("kept", kept)
+            return kept
+
+        @server.tool(title="Weigher", annotations={"readOnlyHint": True}, meta={"unit": "kg"})
+        def weigh(grams: str) -> dict[str, float]:
+            """Validates something of its own, and fails at it."""
+            return {"kg": TypeAdapter(float).validate_python(grams) / 1000}

@@ -19,7 +19,7 @@ from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
 from envtorch.types import Action, Observation, State
 from tests import patient
 from tests.support import Running, eventually, running
-from tests.tools.environments import Basket
+from tests.tools.environments import Basket, Scales
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,41 @@ def test_steps_list_and_call_tools_and_are_rewarded(basket: Running) -> None:
     assert put.reward == 1.0, "the rubric saw the call"
     assert wrong.observation["error"]["error_type"] == "invalid_args"
     assert state["step_count"] == 3
+
+
+@pytest.fixture
+def scales() -> Iterator[Running]:
+    with running(create_app(Scales, CallToolAction, CallToolObservation, max_concurrent_envs=2)) as server:
+        yield server
+
+
+def called(env: GenericEnvClient, tool: str, **arguments: Any) -> dict[str, Any]:
+    action = {"type": "call_tool", "tool_name": tool, "arguments": arguments}
+    observation: dict[str, Any] = env.step(action).observation
+    return observation
+
+
+def test_an_error_of_pydantics_inside_a_tool_is_the_tools_own(scales: Running) -> None:
+    with GenericEnvClient(scales.url) as env:
+        env.reset()
+        assert called(env, "weigh", grams="heavy")["error"]["error_type"] == "execution_error"
+        assert called(env, "weigh", grams=["heavy"])["error"]["error_type"] == "invalid_args"
+        assert called(env, "weigh", grams="1500")["result"]["data"] == {"kg": 1.5}
+
+
+def test_tools_find_what_they_stored_in_their_context(scales: Running) -> None:
+    with GenericEnvClient(scales.url) as env:
+        env.reset()
+        assert called(env, "remember", thing="a")["result"]["data"] == ["a"]
+        assert called(env, "remember", thing="b")["result"]["data"] == ["a", "b"]
+
+
+def test_tools_are_listed_with_all_that_their_author_says(scales: Running) -> None:
+    weigher = next(t for t in rpc(scales, "tools/list")["result"]["tools"] if t["name"] == "weigh")
+    assert weigher["title"] == "Weigher"
+    assert weigher["annotations"]["readOnlyHint"] is True
+    assert weigher["_meta"]["unit"] == "kg"
+    assert weigher["outputSchema"]["type"] == "object"
 
 
 def test_an_action_class_may_have_the_last_word() -> None:

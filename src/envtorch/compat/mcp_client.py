@@ -1,5 +1,6 @@
 """OpenEnv's `MCPToolClient`: an environment's tools, and its episodes, over one session."""
 
+import logging
 from collections.abc import Mapping
 from itertools import count
 from typing import Any
@@ -20,6 +21,8 @@ from envtorch.tools import (
 from envtorch.types import Observation, State, StepResult
 
 __all__ = ["GenericMCPObservation", "MCPClientBase", "MCPToolClient"]
+
+logger = logging.getLogger(__name__)
 
 
 class GenericMCPObservation(Observation):
@@ -67,7 +70,11 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         if use_cache and self._tools_cache is not None:
             return self._tools_cache
         if self.use_production_mode:
-            tools = read_tools((await self._rpc("tools/list", {})).get("tools", []))
+            try:
+                tools = read_tools((await self._rpc("tools/list", {})).get("tools", []))
+            except RuntimeError as refused:
+                logger.warning("the server lists no tools: %s", refused)
+                return []  # as OpenEnv's client does; not kept, so that the next call asks again
         else:
             try:
                 tools = (await settle(self.step(ListToolsAction()))).observation.tools

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastmcp import Client, FastMCP
 
 from envtorch.env import Environment, Rubric, Transform
-from envtorch.mcp.registry import ToolRegistry, failure, refuse_reserved
+from envtorch.mcp.registry import ToolRegistry, failure, refuse_reserved, session_client
 from envtorch.settings import ServerMode
 from envtorch.tools import (
     CallToolAction,
@@ -56,7 +56,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
     @property
     def mcp_client(self) -> Client[Any]:
         """A client of the tools, in this process."""
-        return Client(self._registry.server)
+        return session_client(self._registry.server)
 
     @property
     def _current_mode(self) -> ServerMode:

@@ -1,7 +1,11 @@
 """The tools of one environment: those of its FastMCP server, and those that belong to one mode."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import signature
 from typing import Any, get_type_hints
 
 import pydantic
@@ -11,8 +15,9 @@ from fastmcp.tools import Tool as ServerTool
 
 from envtorch.settings import ServerMode
 from envtorch.tools import RESERVED_TOOL_NAMES, CallToolResult, Tool, ToolError, ToolErrorType
+from envtorch.types import DescribedTool
 
-__all__ = ["ToolRegistry", "failure"]
+__all__ = ["ToolRegistry", "failure", "session_client"]
 
 
 class ToolRegistry:
@@ -43,10 +48,7 @@ class ToolRegistry:
 
     async def describe(self, mode: ServerMode) -> list[Tool]:
         """The tools of a mode as values."""
-        return [
-            Tool(name=tool.name, description=tool.description or "", input_schema=tool.parameters)
-            for tool in (await self.tools(mode)).values()
-        ]
+        return [_described(tool) for tool in (await self.tools(mode)).values()]
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], mode: ServerMode, timeout_s: float
@@ -58,16 +60,19 @@ class ToolRegistry:
             tool = self._of_mode[name].get(mode)
             if tool is None:
                 raise NotFoundError(f"Unknown tool: '{name}'")
-            return _result(await tool.run(dict(arguments)))
+            with _telling_apart(tool):
+                return _result(await tool.run(dict(arguments)))
 
     async def _call_served(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         tool = await self.server.get_tool(name)
         if tool is None or not _wants_context(tool):
-            return _result(await self.server.call_tool(name, arguments))
+            with _telling_apart(tool):
+                return _result(await self.server.call_tool(name, arguments))
         # FastMCP keeps what a tool stores in its context by session, so there has to be one.
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
-            self._sessions[loop] = await Client(self.server).__aenter__()  # type: ignore[no-untyped-call]
+            client = session_client(self.server)
+            self._sessions[loop] = await client.__aenter__()  # type: ignore[no-untyped-call]
         answer = await self._sessions[loop].call_tool_mcp(name, arguments)
         if getattr(answer, "is_error" if hasattr(answer, "is_error") else "isError"):
             raise RuntimeError("; ".join(getattr(part, "text", "") for part in answer.content))
@@ -84,6 +89,48 @@ class ToolRegistry:
         tools = await self.tools(mode)
         found = ((name, getattr(tool, "fn", None)) for name, tool in tools.items())
         return {name: function for name, function in found if callable(function)}
+
+
+class ToolRaised(Exception):
+    """The tool's own code raised what an argument of the wrong type would raise, too."""
+
+
+def session_client(server: FastMCP) -> Client[Any]:
+    """A client that keeps one session with the server, in which its tools find what they stored.
+
+    From FastMCP 4 on a client does that only in the revisions of MCP that begin with a handshake.
+    """
+    if "mode" in signature(Client.__init__).parameters:
+        return Client(server, mode="legacy")
+    return Client(server)
+
+
+@contextmanager
+def _telling_apart(tool: ServerTool | None) -> Iterator[None]:
+    """Tell a validation error of the tool's own code from one of its arguments."""
+    try:
+        yield
+    except (ValidationError, pydantic.ValidationError) as error:
+        function = inspect.unwrap(getattr(tool, "fn", None) or _telling_apart)
+        code = getattr(function, "__code__", None)
+        if any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise ToolRaised(str(error)) from error
+        raise
+
+
+def _described(tool: ServerTool) -> Tool:
+    """A tool with all that its author says about it."""
+    told = tool.to_mcp_tool().model_dump(mode="json", by_alias=True, exclude_none=True)
+    return DescribedTool(
+        name=tool.name,
+        description=tool.description or "",
+        input_schema=tool.parameters,
+        title=told.get("title"),
+        output_schema=told.get("outputSchema"),
+        annotations=told.get("annotations"),
+        icons=told.get("icons"),
+        meta=told.get("_meta"),
+    )
 
 
 class _FromClient:

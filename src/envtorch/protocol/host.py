@@ -19,7 +19,7 @@ from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.envelope import Encoded, encode_observation, write_plain
 from envtorch.protocol.forking import fork_environment
 from envtorch.protocol.formats import JSON, Format
-from envtorch.protocol.mcp_result import tool_result
+from envtorch.protocol.mcp_result import tool_description, tool_result
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
 from envtorch.together import Actions
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
@@ -202,11 +202,7 @@ class EnvironmentHost:
                 tools = yield environment.describe_tools()
             else:
                 tools = (yield self._binding.step.call(ListToolsAction())).tools
-        described = [
-            {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
-            for tool in tools
-        ]
-        return encode_value(described)
+        return encode_value([tool_description(tool) for tool in tools])
 
     def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answers:
         """What a tool answered, as JSON. Raises `EnvironmentFailed` with the tool's own reason."""

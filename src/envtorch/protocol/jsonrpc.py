@@ -8,7 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from envtorch.errors import EnvTorchError, InvalidJSON
 from envtorch.protocol.messages import read_json, write_json
 
-__all__ = ["Code", "JsonRpcRequest", "RpcError", "decode", "failure", "success"]
+__all__ = ["Code", "JsonRpcRequest", "RequestId", "RpcError", "decode", "failure", "success"]
+
+RequestId = str | int | float | None
+"""What a request is answered under."""
 
 
 class Code(enum.IntEnum):
@@ -18,6 +21,8 @@ class Code(enum.IntEnum):
     INVALID_PARAMS = -32602
     INTERNAL_ERROR = -32603
     SERVER_ERROR = -32000
+    HEADER_MISMATCH = -32020
+    UNSUPPORTED_PROTOCOL_VERSION = -32022
 
 
 class RpcError(Exception):
@@ -43,7 +48,7 @@ class JsonRpcRequest(BaseModel):
     jsonrpc: Literal["2.0"]
     method: str
     params: dict[str, Any] = {}
-    id: str | int | None = None
+    id: RequestId = None
 
 
 def decode(text: str | bytes, *, parse_error: str = "Parse error") -> JsonRpcRequest:
@@ -59,12 +64,12 @@ def decode(text: str | bytes, *, parse_error: str = "Parse error") -> JsonRpcReq
         raise RpcError(Code.INVALID_REQUEST, f"Invalid request: {error}") from None
 
 
-def success(id: str | int | None, result: bytes) -> bytes:
+def success(id: RequestId, result: bytes) -> bytes:
     """A response that carries a result, already JSON."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (write_json(id), result)
 
 
-def failure(id: str | int | None, error: RpcError) -> bytes:
+def failure(id: RequestId, error: RpcError) -> bytes:
     """A response that carries an error."""
     body = {"code": int(error.code), "message": error.message, "data": error.data}
     return write_json({"jsonrpc": "2.0", "id": id, "error": body})

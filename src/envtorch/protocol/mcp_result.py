@@ -6,8 +6,29 @@ import msgspec
 from pydantic import BaseModel
 
 from envtorch.protocol.encoding import encode_value
+from envtorch.types import Tool
 
-__all__ = ["failed_result", "text_part", "tool_result"]
+__all__ = ["failed_result", "text_part", "tool_description", "tool_result"]
+
+
+_SPELLING = {
+    "title": "title",
+    "output_schema": "outputSchema",
+    "annotations": "annotations",
+    "icons": "icons",
+    "meta": "_meta",
+}
+"""The fields of `DescribedTool`, as MCP spells them."""
+
+
+def tool_description(tool: Tool) -> dict[str, Any]:
+    """A tool in MCP's spelling, with all that its environment says about it."""
+    said = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+    for field, spelling in _SPELLING.items():
+        value = getattr(tool, field, None)
+        if value is not None:
+            said[spelling] = value
+    return said
 
 
 def tool_result(answer: Any) -> bytes:

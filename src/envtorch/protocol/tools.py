@@ -7,7 +7,7 @@ from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, Pro
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost, Replies
-from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success
+from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
 from envtorch.protocol.messages import Mcp
 from envtorch.protocol.requests import Asking
 from envtorch.protocol.wire import Ask, mcp_reply
@@ -47,7 +47,7 @@ def value_of(result: Any) -> Any:
 
 def answer_tools(host: EnvironmentHost, message: Mcp) -> Replies:
     """The reply of an environment in this process to a request for its tools."""
-    id: str | int | None = None
+    id: RequestId = None
     try:
         request = decode(bytes(message.data))
         id = request.id

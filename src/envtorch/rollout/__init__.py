@@ -4,7 +4,9 @@ from envtorch.rollout.blame import NotAnAction
 from envtorch.rollout.chat_formats import ChatFormat, CodeFormat, JSONFormat, ToolFormat, default_format
 from envtorch.rollout.chat_templates import ChatTemplate, TransformersTemplate
 from envtorch.rollout.completions import Completion, Prompt, RolloutPolicy
+from envtorch.rollout.endpoint_policy import OpenAIPolicy
 from envtorch.rollout.rollout_summary import RolloutSummary
+from envtorch.rollout.rollout_trees import RolloutTree, TreeNode
 from envtorch.rollout.rollouts import Rollouts
 from envtorch.rollout.trajectories import (
     ChatMessage,
@@ -15,6 +17,8 @@ from envtorch.rollout.trajectories import (
     TrajectoryGroup,
     TurnRecord,
 )
+from envtorch.rollout.trajectory_files import TrajectoryFile
+from envtorch.rollout.transcripts import Transcript
 
 __all__ = [
     "ChatFormat",
@@ -25,16 +29,21 @@ __all__ = [
     "Ending",
     "JSONFormat",
     "NotAnAction",
+    "OpenAIPolicy",
     "Prompt",
     "RolloutPolicy",
     "RolloutSummary",
+    "RolloutTree",
     "Rollouts",
     "Task",
     "Tokens",
     "ToolFormat",
     "Trajectory",
+    "TrajectoryFile",
     "TrajectoryGroup",
+    "Transcript",
     "TransformersTemplate",
+    "TreeNode",
     "TurnRecord",
     "default_format",
 ]

@@ -8,7 +8,7 @@ from envtorch.llm.schemas import openai_tools
 from envtorch.rollout.trajectories import ChatMessage
 from envtorch.types import Tool
 
-__all__ = ["ChatTemplate", "TransformersTemplate"]
+__all__ = ["ChatTemplate", "TransformersTemplate", "described"]
 
 
 class ChatTemplate(Protocol):
@@ -49,7 +49,7 @@ class TransformersTemplate:
         """What the template puts between the end of a turn and the next message, such as a new line."""
 
     def begin(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Sequence[int]:
-        offered = openai_tools([_described(tool) for tool in tools]) if tools else None
+        offered = openai_tools([described(tool) for tool in tools]) if tools else None
         return self._render(messages, tools=offered, add_generation_prompt=True)
 
     def between(self, said: Sequence[int], messages: Sequence[ChatMessage]) -> Sequence[int]:
@@ -73,5 +73,6 @@ class TransformersTemplate:
         return ids
 
 
-def _described(tool: Tool) -> dict[str, Any]:
+def described(tool: Tool) -> dict[str, Any]:
+    """A tool in MCP's form."""
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}

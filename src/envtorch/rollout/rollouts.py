@@ -2,22 +2,24 @@
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from envtorch.client import EnvClient
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.rollout.beginnings import Beginning, RolloutClient, Sharing, SharingCosts, close_quietly
-from envtorch.rollout.blame import Faults, NotAnAction, ending_of
+from envtorch.rollout.blame import Faults
 from envtorch.rollout.chat_formats import ChatFormat, default_format
 from envtorch.rollout.chat_templates import ChatTemplate
 from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
+from envtorch.rollout.rollout_trees import RolloutTree, TreeGrower, TreeNode
 from envtorch.rollout.seats import Seats
-from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup, TurnRecord
+from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup
+from envtorch.rollout.trajectory_files import TrajectoryFile
 from envtorch.rollout.transcripts import Transcript
+from envtorch.rollout.turn_taking import Over, TurnTaker
 from envtorch.types import StepResult
 
 __all__ = ["Rollouts"]
@@ -30,11 +32,6 @@ LINGER_S = 0.005
 """How long a call of a local model waits for rollouts that are in a step."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 """Between attempts that the infrastructure has lost."""
-
-
-class _Over(NamedTuple):
-    ending: Ending
-    blame: Exception | None = None
 
 
 class Rollouts:
@@ -60,7 +57,7 @@ class Rollouts:
         concurrency: int = 256,
         max_turns: int = 20,
         attempts: int = 3,
-        policy_calls: int = 1,
+        policy_calls: int | None = None,
         batch_size: int = 256,
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
@@ -75,8 +72,8 @@ class Rollouts:
         template: how conversations become token ids; without one the policy works on messages.
         concurrency: the most sessions that are open at once; not more than the servers have room for.
         attempts: how often an episode is played before it is `LOST`.
-        policy_calls: how many calls of the policy run at once: 1 for a local model, which then sees full
-            batches; as many as `concurrency` for an endpoint that batches by itself.
+        policy_calls: how many calls of the policy run at once: its own `calls` if it has such an attribute,
+            else 1, so that a local model sees full batches. An endpoint that batches by itself has many.
         batch_size: the most prompts in one call.
         faults: endings by error, where they differ from the usual. `{TimedOut: Ending.LOST}` plays an episode
             whose step timed out again, instead of ending the rollout as the policy's mistake.
@@ -84,6 +81,7 @@ class Rollouts:
             default it is forked, unless the environment cannot be copied, or has a seed and faster resets.
         client_options: of `client.aio`. By default a session waits up to 60 seconds for a slot.
         """
+        policy_calls = getattr(policy, "calls", 1) if policy_calls is None else policy_calls
         if min(concurrency, max_turns, attempts, policy_calls, batch_size) < 1:
             raise ConfigurationError(
                 "concurrency, max_turns, attempts, policy_calls and batch_size are at least 1"
@@ -95,16 +93,16 @@ class Rollouts:
         self._format = format if format is not None else default_format(client)
         self._template = template
         self._concurrency = concurrency
-        self._max_turns = max_turns
         self._attempts = attempts
-        self._step_timeout_s = step_timeout_s
         self._reset_timeout_s = reset_timeout_s
-        self._faults: Faults = faults or {}
         self._client_options = {"wait_s": 60.0, **(client_options or {})}
         self._costs = SharingCosts(share)
         self._seats = Seats(concurrency)
         linger_s = LINGER_S if policy_calls == 1 else 0.0
         self._batcher = Batcher(policy, calls=policy_calls, size=batch_size, linger_s=linger_s)
+        self._turns = TurnTaker(
+            self._batcher, faults or {}, max_turns=max_turns, step_timeout_s=step_timeout_s
+        )
         self._preparing = asyncio.Lock()
         self._is_prepared = False
         self._started = 0
@@ -120,18 +118,51 @@ class Rollouts:
         group = await self._start(self._group(Task.of(task), 1))
         return group.members[0]
 
-    async def groups(self, tasks: Iterable[GivenTask], *, size: int = 8) -> AsyncIterator[TrajectoryGroup]:
+    async def tree(
+        self,
+        task: GivenTask,
+        *,
+        width: int = 2,
+        branch_when: Callable[[Transcript], bool],
+        max_leaves: int = 16,
+    ) -> RolloutTree:
+        """Play a task as a tree: where `branch_when` holds, the session is forked into `width` branches.
+
+        `branch_when` is asked at the beginning and after every turn, with the conversation so far, while
+        there may be more leaves. Raises `Unsupported` when the environment cannot be copied.
+        """
+        if width < 2 or max_leaves < 1:
+            raise ConfigurationError("a tree branches into two or more, and has at least one leaf")
+        grower = TreeGrower(
+            self._turns, width=width, branch_when=branch_when, max_leaves=max_leaves, attempts=self._attempts
+        )
+        return await self._start(self._tree(Task.of(task), grower, 2 * max_leaves))
+
+    async def groups(
+        self, tasks: Iterable[GivenTask], *, size: int = 8, record: TrajectoryFile | None = None
+    ) -> AsyncIterator[TrajectoryGroup]:
         """Play each task `size` times from the same beginning; groups as they finish.
 
-        Tasks are taken as there is room for them, so `tasks` may be endless.
+        Tasks are taken as there is room for them, so `tasks` may be endless. With `record`, each group is
+        written to the file before it is given out, and tasks that are in the file already are left out.
         """
         if size < 1:
             raise ConfigurationError("a group has at least one member")
+        async for group in self._groups((Task.of(task) for task in tasks), size, record):
+            if record is not None:
+                await asyncio.to_thread(record.add, group)
+            yield group
+
+    async def _groups(
+        self, tasks: Iterable[Task], size: int, record: TrajectoryFile | None
+    ) -> AsyncIterator[TrajectoryGroup]:
         ahead = max(1, -(-self._concurrency // size))
         waiting: set[asyncio.Task[TrajectoryGroup]] = set()
         try:
             for task in tasks:
-                waiting.add(self._start(self._group(Task.of(task), size)))
+                if record is not None and task in record:
+                    continue
+                waiting.add(self._start(self._group(task, size)))
                 if len(waiting) >= ahead:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for group in done:
@@ -168,15 +199,7 @@ class Rollouts:
     # A group, and its members.
 
     async def _group(self, task: Task, size: int) -> TrajectoryGroup:
-        self._started += 1
-        beginning = Beginning(
-            task,
-            partial(self._connect, self._started),
-            partial(self._transcribe, task),
-            self._costs,
-            size=size,
-            timeout_s=self._reset_timeout_s,
-        )
+        beginning = self._beginning(task, size)
         has_root = size > 1 and self._costs.uses_fork(task.options)
         opened: list[RolloutClient] = []
         async with self._seats.take(size + has_root):
@@ -197,6 +220,30 @@ class Rollouts:
                 await beginning.close()
         return TrajectoryGroup(task, tuple(members))
 
+    def _beginning(self, task: Task, size: int) -> Beginning:
+        self._started += 1
+        return Beginning(
+            task,
+            partial(self._connect, self._started),
+            partial(self._transcribe, task),
+            self._costs,
+            size=size,
+            timeout_s=self._reset_timeout_s,
+        )
+
+    async def _tree(self, task: Task, grower: TreeGrower, seats: int) -> RolloutTree:
+        async with self._seats.take(seats):
+            beginning = self._beginning(task, 1)
+            opened, lost, failed = await self._open(beginning)
+            if failed is not None:
+                return RolloutTree(task, TreeNode(None, over=Over(*failed), lost=lost))
+            try:
+                root = await grower.grow(opened[0], beginning.transcript)
+            finally:
+                await close_quietly(opened[0])
+        root.lost = lost
+        return RolloutTree(task, root)
+
     async def _open(
         self, beginning: Beginning
     ) -> tuple[list[RolloutClient], Lost, tuple[Ending, EnvTorchError] | None]:
@@ -206,7 +253,7 @@ class Rollouts:
             try:
                 return await beginning.open(), lost, None
             except EnvTorchError as error:
-                ending = self._ending_of(error, has_acted=False)
+                ending = self._turns.ending_of(error, has_acted=False)
                 if ending is not Ending.LOST or len(lost) + 1 >= self._attempts:
                     return [], lost, (ending, error)
                 lost = (*lost, error)
@@ -221,7 +268,7 @@ class Rollouts:
                 client = client or await beginning.copy()
                 played = await self._play(client, beginning.transcript, place, lost)
             except EnvTorchError as error:  # there is no session to play on
-                played = _unplayed(task, place, self._ending_of(error, has_acted=False), lost, error)
+                played = _unplayed(task, place, self._turns.ending_of(error, has_acted=False), lost, error)
             finally:
                 if client is not None:
                     await close_quietly(client)
@@ -233,45 +280,9 @@ class Rollouts:
 
     async def _play(self, client: RolloutClient, talk: Transcript, place: int, lost: Lost) -> Trajectory:
         """One attempt, from the beginning to an ending."""
-        self._batcher.join()
-        try:
-            while len(talk.turns) < self._max_turns:
-                over = await self._take_turn(client, talk)
-                if over is not None:
-                    return talk.end(over.ending, place, lost, over.blame)
-            return talk.end(Ending.MAX_TURNS, place, lost)
-        finally:
-            self._batcher.leave()
-
-    async def _take_turn(self, client: RolloutClient, talk: Transcript) -> "_Over | None":
-        """A completion and the steps it asks for; why the rollout is over, or None."""
-        began = time.perf_counter()
-        completion = talk.say(await self._batcher.complete(talk.prompt))
-        policy_s = time.perf_counter() - began
-        results: list[StepResult[Any]] = []
-        over: _Over | None = None
-        began = time.perf_counter()
-        try:
-            for action in talk.format.actions(completion):
-                results.append(await client.step(action, timeout_s=self._step_timeout_s))
-                if results[-1].done:
-                    break
-        except NotAnAction as error:
-            over = _Over(Ending.POLICY, error)
-        except EnvTorchError as error:
-            over = _Over(self._ending_of(error, has_acted=True), error)
-        talk.turns.append(TurnRecord(_sum(results), policy_s, time.perf_counter() - began))
-        if over is None and (not results or results[-1].done):
-            over = _Over(Ending.DONE)
-        if over is None:
-            talk.answer(results)
-        return over
-
-    def _ending_of(self, error: EnvTorchError, *, has_acted: bool) -> Ending:
-        ending = ending_of(error, self._faults, has_acted=has_acted)
-        if ending is None:
-            raise error
-        return ending
+        over = await self._turns.play(client, talk)
+        assert over is not None
+        return talk.end(over.ending, place, lost, over.blame)
 
     def _connect(self, number: int, attempt: int) -> RolloutClient:
         address = self._where[(number + attempt) % len(self._where)]
@@ -284,11 +295,6 @@ class Rollouts:
                 await self._format.prepare(client)
                 self._is_prepared = True
         return Transcript.begin(task, self._format, self._template, result)
-
-
-def _sum(results: Sequence[StepResult[Any]]) -> float | None:
-    rewards = [float(result.reward) for result in results if result.reward is not None]
-    return sum(rewards) if rewards else None
 
 
 def _unplayed(task: Task, place: int, ending: Ending, lost: Lost, error: EnvTorchError) -> Trajectory:

@@ -87,6 +87,10 @@ class Tokens:
         zeros = (0,) * len(ids)
         return type(self)((*self.ids, *ids), (*self.mask, *zeros), (*self.logprobs, *map(float, zeros)))
 
+    def after(self, count: int) -> Self:
+        """Without the first `count` tokens."""
+        return type(self)(self.ids[count:], self.mask[count:], self.logprobs[count:])
+
     def said(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> Self:
         """With tokens that the policy produced."""
         told = (0.0,) * len(ids) if logprobs is None else tuple(logprobs)

@@ -13,11 +13,13 @@ from .report import Report, report
 from .results import Completed, Failure, FileInfo, Outcome, Result, Variable, Verdict
 from .sandbox import Sandbox
 from .sharing import SharedText
+from .submission import AsyncSubmission, Submission
 from .zygotes import shutdown
 
 __all__ = [
     "PROTECTIONS",
     "AsyncSandbox",
+    "AsyncSubmission",
     "Completed",
     "Executor",
     "Failure",
@@ -29,6 +31,7 @@ __all__ = [
     "Result",
     "Sandbox",
     "SharedText",
+    "Submission",
     "Variable",
     "Verdict",
     "report",

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ from .driver import Flow, T, drive_async
 from .policy import Policy
 from .report import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
-from .sandbox import READ_LIMIT
+from .submission import READ_LIMIT, SPOILED, AsyncSubmission, Frozen, freeze, thaw
 
 __all__ = ["AsyncSandbox"]
 
@@ -112,6 +113,7 @@ class AsyncSandbox:
 
     def interrupt(self) -> None:
         """Stop the code that runs now, as Ctrl-C would; its state is kept."""
+        self._core.require_own_process()
         self._core.interrupted = True
         self._core.signal(2)
 
@@ -134,26 +136,29 @@ class AsyncSandbox:
 
     async def grade(
         self,
-        checker: "Callable[[AsyncSandbox], Any] | str",
+        checker: Callable[[AsyncSubmission], Any] | str,
         *,
         files: Mapping[str, bytes | str] | None = None,
         timeout_s: float | None = None,
     ) -> Verdict:
         """Judge a frozen copy of this sandbox; see `envtorch.sandbox.grading` for what a checker is."""
-        frozen = AsyncSandbox._around(await self._drive(forking.freeze(self._core)))
-        try:
-            async with frozen:
+        self._core.require_open()
+        async with AsyncSandbox(self.policy) as bench:
+            try:
+                frozen = await self._drive(freeze(self._core))
+            except SPOILED as error:
+                return grading.failed(f"the sandbox could not be copied: {error}")
+            try:
+                submission = _submission(frozen)
                 if callable(checker):
-                    said = checker(frozen)
-                    return grading.judge(await said if inspect.isawaitable(said) else said)
-                async with AsyncSandbox(self.policy) as bench:
-                    return await _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
-        finally:
-            await self._drive(forking.thaw(self._core))
+                    return await _grade_by_function(submission, checker)
+                return await _grade_by_script(submission, bench, checker, files or {}, timeout_s)
+            finally:
+                await self._drive(thaw(self._core, frozen))
 
     async def close(self) -> None:
         """End everything in the sandbox. Its forks live on."""
-        if self._opened is not None:
+        if self._opened is not None and self._opened.owner == os.getpid():
             # Shielded: a task that is cancelled while it closes would leave half a sandbox behind.
             await asyncio.shield(asyncio.ensure_future(self._drive(flows.close(self._opened))))
 
@@ -169,12 +174,35 @@ class AsyncSandbox:
         await self.close()
 
     async def _drive(self, flow: Flow[T]) -> T:
+        self._core.require_own_process()
         async with self._lock:
             return await drive_async(flow)
 
 
+def _submission(frozen: Frozen) -> AsyncSubmission:
+    lock = asyncio.Lock()
+
+    async def drive_in_turn(flow: Flow[Any]) -> Any:
+        async with lock:
+            return await drive_async(flow)
+
+    return AsyncSubmission(frozen, drive_in_turn)
+
+
+async def _grade_by_function(
+    submission: AsyncSubmission, checker: Callable[[AsyncSubmission], Any]
+) -> Verdict:
+    try:
+        said = checker(submission)
+        return grading.judge(await said if inspect.isawaitable(said) else said)
+    except Exception as error:
+        if error is submission.failure:
+            return grading.failed(f"the submission could not be checked: {error}")
+        raise
+
+
 async def _grade_by_script(
-    frozen: AsyncSandbox,
+    submission: AsyncSubmission,
     bench: AsyncSandbox,
     script: str,
     files: Mapping[str, bytes | str],
@@ -183,15 +211,16 @@ async def _grade_by_script(
     loop = asyncio.get_running_loop()
 
     def blocking(method: Callable[..., Any]) -> Callable[..., Any]:
-        """Exposed functions run in a thread; the frozen copy lives on this loop."""
+        """Exposed functions run in a thread; the submission belongs to this loop."""
         return lambda *args, **kwargs: asyncio.run_coroutine_threadsafe(
             method(*args, **kwargs), loop
         ).result()
 
-    run, execute = blocking(frozen.run), blocking(frozen.exec)
+    run, execute = blocking(submission.run), blocking(submission.exec)
     answers = grading.submission_answers(
-        blocking(frozen.read_file),
-        blocking(frozen.list_files),
+        blocking(submission.read_file),
+        blocking(submission.write_file),
+        blocking(submission.list_files),
         lambda code, limit: run(code, timeout_s=limit),
         lambda command, limit: execute(command, timeout_s=limit),
     )

@@ -1,25 +1,28 @@
 """One live sandbox as its owner holds it: descriptors, limits, what is known of its end."""
 
 import contextlib
+import logging
 import os
 import secrets
 import select
-import shutil
 import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import ConfigurationError, SessionLost
+from envtorch.errors import ConfigurationError, SessionLost, WrongProcess
 
 from . import protocol
 from .cgroups import Group
+from .guest import tree
 from .guest.lockdown import top_mark
+from .guest.processes import children_of, descendants, mark, status
 from .monitor import Excess, Monitor, memory_limit, process_limit
 from .policy import Policy
 from .report import Report, judge
@@ -29,13 +32,19 @@ from .zygotes import NOBODY, Zygote, estate
 
 __all__ = ["INTERPRETER", "Core"]
 
+logger = logging.getLogger(__name__)
+
 INTERPRETER = "interpreter"
+_ORPHANS_S = 8.0
 _FORK_ROOM = 512
 """Without a control group, processes are counted per user namespace, and that of a fork lies inside its
 parent's: once it has forks, a sandbox may have this many processes more."""
 
 
-@dataclass(slots=True, eq=False)
+_live: "weakref.WeakSet[Core]" = weakref.WeakSet()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Core:
     """The owner's end of one sandbox."""
 
@@ -99,7 +108,9 @@ class Core:
         data.setblocking(False)
         home = None if zygote.has_namespaces else estate().new_folder()
         reader = protocol.FrameReader(policy.output_bytes)
-        return cls(policy, zygote, control, far_control, data, far_data, home, reader)
+        core = cls(policy, zygote, control, far_control, data, far_data, home, reader)
+        _live.add(core)
+        return core
 
     def config(self, *, adopts: bool) -> dict[str, Any]:
         """What the zygote must know to make this sandbox."""
@@ -270,13 +281,20 @@ class Core:
                 self.exits[said.job] = said
             found.append((said, descriptors))
 
+    def require_own_process(self) -> None:
+        """Raise `WrongProcess` in a process that was forked off the one that made this sandbox."""
+        if self.owner != os.getpid():
+            raise WrongProcess.of("sandbox", self.owner)
+
     def require_interpreter(self) -> None:
+        self.require_own_process()
         if self.closed:
             raise SessionLost("the sandbox is closed")
         if self.lost:
             raise SessionLost(f"the sandbox has lost its interpreter: {self.lost}")
 
     def require_open(self) -> None:
+        self.require_own_process()
         if self.closed:
             raise SessionLost("the sandbox is closed")
 
@@ -286,29 +304,68 @@ class Core:
             with contextlib.suppress(ProcessLookupError, OSError):
                 signal.pidfd_send_signal(self.watch, signal.SIGKILL)
 
+    def end_orphans(self) -> None:
+        """End what an init that was killed has left behind, where there is no namespace to end with it.
+
+        The zygote, or the keeper, has become the parent of such processes, and none of theirs has a mark.
+        """
+        end = time.monotonic() + _ORPHANS_S
+        looks = 0
+        while looks < 2 and time.monotonic() < end:  # twice nothing: they may move while we look
+            looks += 1
+            for parent in (self.zygote.process, self.zygote.keeper.pid):
+                for orphan in children_of(parent):
+                    if mark(orphan) == top_mark() and self._end_tree(orphan):
+                        looks = 0
+        if looks < 2:
+            logger.error("processes of a sandbox whose init was killed could not be ended")
+
+    @staticmethod
+    def _end_tree(process: int) -> bool:
+        """Kill a process and those below it. Whether any of them was alive."""
+        found = False
+        for victim in (process, *descendants(process)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(victim, signal.SIGKILL)
+            state = status(victim)
+            found = found or (state is not None and state.lives)
+        return found
+
     def disown(self) -> None:
-        """In a forked child of the owner: let go of the descriptors, and leave the sandbox alone."""
+        """In a forked child of the owner: close its copies of the descriptors, and nothing else."""
         self.closed = True
-        for channel in (self.control, self.far_control, self.data, self.far_data):
-            channel.close()
+        self._close_descriptors()
 
     def clear_home(self) -> None:
         """Remove the folder of a sandbox without a private root. Takes its time: agents make many files."""
         if self.home is not None:
-            shutil.rmtree(self.home, ignore_errors=True)
+            tree.remove(self.home)
 
     def release(self) -> None:
         """Give back everything else, once the processes are gone."""
         self.closed = True
         if self.monitor is not None:
             self.monitor.remove(self)
+        self._close_descriptors()
+        if self.group is not None:
+            self.group.remove()
+
+    def _close_descriptors(self) -> None:
         for channel in (self.control, self.far_control, self.data, self.far_data):
             channel.close()
         for descriptor in [*self.doors, *self.seeds, *self.watched()]:
             os.close(descriptor)
         self.doors, self.seeds, self.watch = [], [], None
-        if self.group is not None:
-            self.group.remove()
+
+
+def _disown_all() -> None:
+    """In a forked child of the owner: what it held open would keep sandboxes alive after the owner's end."""
+    for core in list(_live):
+        core.disown()
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _process_behind(watch: int) -> int | None:

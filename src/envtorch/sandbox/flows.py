@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _OPEN_TIMEOUT_S = 60.0
-_CLOSE_TIMEOUT_S = 2.0
+_CLOSE_TIMEOUT_S = 10.0
 _ATTEMPTS = 5
 _ORDER_TIMEOUT_S = 10.0
 _WORTH_A_SPARE = 2
@@ -206,9 +206,7 @@ def close(core: Core) -> Flow[None]:
     of them is closed; nothing is left behind then."""
     if core.closed:
         return
-    if core.owner != os.getpid():
-        core.disown()
-        return
+    core.require_own_process()
     core.closed = True
     spare = yield from core.slots.close()
     if spare is not None:
@@ -229,7 +227,7 @@ def close(core: Core) -> Flow[None]:
 
 def _end(core: Core) -> Flow[None]:
     with contextlib.suppress(OSError):
-        core.control.shutdown(socket.SHUT_RDWR)  # the init takes this as its end, whoever else has a copy
+        core.control.shutdown(socket.SHUT_WR)  # the init takes this as its end, whoever else has a copy
     for channel in (core.far_control, core.far_data, core.data):
         channel.close()
     if core.watch is not None:
@@ -237,8 +235,18 @@ def _end(core: Core) -> Flow[None]:
         if not ready:
             core.kill()
             yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+    if core.home is not None and not _ended_in_order(core):
+        yield Block(core.end_orphans)
     if core.moves:
         yield Block(core.settle)
     if core.home is not None:
         yield Block(core.clear_home)
     core.release()
+
+
+def _ended_in_order(core: Core) -> bool:
+    """Whether an init has said that it has ended all other processes, as it does last."""
+    found = core.events() or []
+    for _, descriptors in found:
+        close_all(descriptors)
+    return any(said.event == "ended" for said, _ in found)

@@ -1,35 +1,36 @@
 """Forking a live sandbox as a flow: the zygote builds the new walls, the interpreter forks into them."""
 
-import contextlib
 import socket
 import struct
 import time
 from collections.abc import Sequence
 
-from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources, SessionLost, TimedOut
+from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources
 
 from . import protocol
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait, drive
-from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox, order
+from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox
 from .policy import Policy
-from .running import lose, speak
+from .running import speak
 from .zygotes import estate, zygote_for
 
-__all__ = ["copy_files", "fork", "freeze", "thaw"]
+__all__ = ["copy_files", "fork"]
 
 _ATTEMPTS = 5
 _SEED_TIMEOUT_S = 10.0
-_FORK_TIMEOUT_S = 30.0
+_FORK_TIMEOUT_S = 10.0
+"""For the interpreter to fork, once its walls stand: milliseconds, unless the agent has tampered with it."""
 _CREDENTIALS = struct.Struct("3i")
 _MOST_AT_ONCE = 16
 """New walls that are built ahead of the interpreter's own forks."""
 
 
-def fork(core: Core, count: int) -> Flow[list[Core]]:
+def fork(core: Core, count: int, *, timeout_s: float = _FORK_TIMEOUT_S) -> Flow[list[Core]]:
     """`count` copies of a sandbox at rest: its memory copy-on-write, and a copy of its files.
 
-    All or nothing: when one cannot be made, those already made are closed.
+    All or nothing: when one cannot be made, those already made are closed. An interpreter that does not fork
+    within `timeout_s` is ended.
     """
     core.require_interpreter()
     if count < 1:
@@ -39,14 +40,14 @@ def fork(core: Core, count: int) -> Flow[list[Core]]:
         raise ConfigurationError(f"nothing here would keep forks apart: {report.protections['fork']}")
     for left in reversed(range(_ATTEMPTS)):
         try:
-            return (yield from _fork_once(core, count))
+            return (yield from _fork_once(core, count, timeout_s))
         except (ZygoteLost, BrokenPipeError, ConnectionError):
             if not left:
                 raise EnvironmentFailed(f"{_ATTEMPTS} zygotes died while a fork was being made") from None
     raise AssertionError("unreachable")
 
 
-def _fork_once(core: Core, count: int) -> Flow[list[Core]]:
+def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
     made: list[Core] = []
     seeds = yield from _seeds(core)
     try:
@@ -58,7 +59,7 @@ def _fork_once(core: Core, count: int) -> Flow[list[Core]]:
             ordered = (yield from _order_slots(core.policy, seeds, wanted)) if wanted else []
             batch += ordered
             made += batch
-            yield from _enter_all(core, batch, ordered, seeds)
+            yield from _enter_all(core, batch, ordered, seeds, timeout_s)
     except BaseException:
         for slot in made:
             yield from close(slot)
@@ -72,34 +73,6 @@ def copy_files(core: Core) -> Flow[Core]:
     core.require_open()
     seeds = yield from _seeds(core)
     return (yield from open_sandbox(core.policy, home=seeds[0]))
-
-
-def freeze(core: Core) -> Flow[Core]:
-    """A copy of `core` at rest, while every process of `core` is stopped; `thaw` lets them go on.
-
-    A fork, so that it has the agent's variables, or a copy of the files where no fork can be made. Nothing
-    that the agent has left running can reach it.
-    """
-    frozen: Core | None = None
-    if not core.lost and core.report().protects("fork"):
-        with contextlib.suppress(EnvironmentFailed, OutOfResources, TimedOut, SessionLost):
-            (frozen,) = yield from fork(core, 1)
-    yield from order(core, "freeze", "frozen")
-    if frozen is None:
-        try:
-            frozen = yield from copy_files(core)
-        except BaseException:
-            yield from thaw(core)
-            raise
-    frozen.functions.clear()
-    yield from order(frozen, "sweep", "swept")
-    return frozen
-
-
-def thaw(core: Core) -> Flow[None]:
-    """Let the processes of a frozen sandbox go on."""
-    if not core.closed:
-        yield from order(core, "thaw", "thawed")
 
 
 def _seeds(core: Core) -> Flow[Sequence[int]]:
@@ -142,7 +115,7 @@ def _order_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
 
 
 def _enter_all(
-    core: Core, slots: Sequence[Core], unfinished: Sequence[Core], seeds: Sequence[int]
+    core: Core, slots: Sequence[Core], unfinished: Sequence[Core], seeds: Sequence[int], timeout_s: float
 ) -> Flow[None]:
     """Have the interpreter fork itself into every slot.
 
@@ -161,11 +134,11 @@ def _enter_all(
         yield from await_filled(slot)
         requests.append(_send_out(core, slot))
     for slot, identifier in zip(slots, requests, strict=True):
-        said = yield from speak(core, identifier, b"", protocol.Forked, timeout_s=_FORK_TIMEOUT_S)
+        said = yield from speak(core, identifier, b"", protocol.Forked, timeout_s=timeout_s)
         assert isinstance(said, protocol.Forked)
         if said.error is not None:
             raise OutOfResources(f"the interpreter could not fork: {said.error}")
-        slot.adopt((yield from _await_hello(slot, identifier)))
+        slot.adopt((yield from _await_hello(slot, identifier, timeout_s)))
 
 
 def _send_out(core: Core, slot: Core) -> str:
@@ -181,10 +154,10 @@ def _send_out(core: Core, slot: Core) -> str:
     return identifier
 
 
-def _await_hello(slot: Core, identifier: str) -> Flow[int]:
+def _await_hello(slot: Core, identifier: str, timeout_s: float) -> Flow[int]:
     """Wait for the first word of a fork. Answers with its process id as we see it, which the kernel vouches
     for: a fork has no say in it."""
-    deadline = time.monotonic() + _FORK_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         yield Wait([slot.data.fileno()], deadline=deadline)
         try:
@@ -203,5 +176,4 @@ def _await_hello(slot: Core, identifier: str) -> Flow[int]:
         if said is not None and ancillary:
             slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
             return int(_CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0])
-    yield from lose(slot, "it did not come to life")
     raise EnvironmentFailed("a fork did not come to life")

@@ -1,16 +1,16 @@
-"""Judging a frozen copy of a sandbox, where the agent has nothing left to tamper with.
+"""Judging a frozen copy of a sandbox.
 
-The copy is taken first: the agent's processes and threads are not in it, and nothing that happens in the
-agent's sandbox afterwards reaches it. A checker comes in one of two forms.
+The copy is taken first: see `submission` for what it is made of. A checker comes in one of two forms.
 
-* A function of the owner's gets the frozen copy as a sandbox, and returns its verdict. It runs in the
-  owner's process, so its own files and its verdict never enter a sandbox at all.
-* A script, as text, runs in a sandbox of its own in which no code of the agent's has ever run. It reaches
-  the frozen copy through the object `submission` (`read_file`, `list_files`, `run`, `exec`), whose answers
-  are plain data. Its last expression is the verdict, and travels over the socket of that sandbox.
+* A function of the owner's gets the copy as a `Submission`, and returns its verdict. It runs in the owner's
+  process, so its own files and its verdict never enter a sandbox unless it writes them there.
+* A script, as text, runs in a sandbox of its own in which no code of the agent's has ever run. It reaches the
+  copy through the object `submission`: `read_file`, `write_file`, `list_files`, `exec`, `run`, as plain data.
+  Its last expression is the verdict, and travels over the socket of that sandbox.
 
-A verdict is a number, a truth value, or a mapping with `score` and, if wanted, `passed`, `why`, `details`.
-Whatever goes wrong on the way, a checker that raises, times out or says something else, scores 0.
+A verdict is a number, a truth value, or a mapping with `score` and, if wanted, `passed`, `why`, `details`. A
+script that raises, times out or says something else scores 0, and so does a sandbox that cannot be copied or
+asked. Of a function, its own errors are raised.
 """
 
 import base64
@@ -18,9 +18,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from envtorch.errors import OutOfResources
+
 from .results import Completed, FileInfo, Result, Verdict
 
-__all__ = ["PRELUDE", "judge", "submission_answers"]
+__all__ = ["PRELUDE", "failed", "judge", "judge_result", "submission_answers"]
 
 PRELUDE = """
 class Submission:
@@ -32,6 +34,13 @@ class Submission:
         if "error" in answer:
             raise OSError(answer["error"])
         return base64.b64decode(answer["data"])
+
+    def write_file(self, path, data):
+        import base64
+        data = data.encode() if isinstance(data, str) else data
+        answer = _submission_write_file(path, base64.b64encode(data).decode())
+        if "error" in answer:
+            raise OSError(answer["error"])
 
     def list_files(self, path="."):
         return _submission_list_files(path)
@@ -74,11 +83,13 @@ def judge_result(result: Result) -> Verdict:
 
 
 def failed(why: str) -> Verdict:
+    """A score of 0, and the reason."""
     return Verdict(score=0.0, passed=False, why=why)
 
 
 def submission_answers(
     read_file: Callable[[str], bytes],
+    write_file: Callable[[str, bytes], None],
     list_files: Callable[[str], list[FileInfo]],
     run: Callable[[str, float], Result],
     execute: Callable[[list[str], float], Completed],
@@ -90,6 +101,13 @@ def submission_answers(
             return {"data": base64.b64encode(read_file(path)).decode()}
         except (OSError, OverflowError) as error:
             return {"error": str(error)}
+
+    def answer_write(path: str, data: str) -> dict[str, str]:
+        try:
+            write_file(path, base64.b64decode(data))
+        except (OSError, OutOfResources) as error:
+            return {"error": str(error)}
+        return {}
 
     def answer_list(path: str) -> list[dict[str, Any]]:
         return [{"path": entry.path, "size": entry.size, "kind": entry.kind} for entry in list_files(path)]
@@ -111,5 +129,5 @@ def submission_answers(
         }
         return {"outcome": done.outcome.value, "exit_status": done.exit_status, **texts}
 
-    answers = (answer_read, answer_list, answer_run, answer_exec)
-    return dict(zip(("read_file", "list_files", "run", "exec"), answers, strict=True))
+    answers = (answer_read, answer_write, answer_list, answer_run, answer_exec)
+    return dict(zip(("read_file", "write_file", "list_files", "run", "exec"), answers, strict=True))

@@ -17,6 +17,8 @@ from envtorch.errors import OutOfResources, SessionLost, TimedOut
 
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait
+from .flows import close
+from .forking import copy_files
 from .results import Completed, FileInfo, Outcome
 
 __all__ = ["execute", "list_files", "read_file", "write_file"]
@@ -24,6 +26,7 @@ __all__ = ["execute", "list_files", "read_file", "write_file"]
 _FAILED = 97
 _CHUNK = 1 << 18
 _LIST_LIMIT = 100_000
+_LIST_BYTES = 64 * 1024 * 1024
 _DISK_FULL = (27, 28, 122)
 _END_TIMEOUT_S = 5.0
 
@@ -51,9 +54,7 @@ def execute(
 
 def read_file(core: Core, path: str, *, limit: int) -> Flow[bytes]:
     """The bytes of a file. Raises `OSError`, or `OverflowError` when there are more than `limit`."""
-    done = yield from _Operation(core, limit).perform(
-        {"kind": "read", "path": path}, b"", core.policy.timeout_s
-    )
+    done = yield from _look(core, {"kind": "read", "path": path}, limit)
     _raise_error(done, path)
     if done.truncated:
         raise OverflowError(f"{path} is larger than {limit} bytes")
@@ -71,10 +72,22 @@ def write_file(core: Core, path: str, data: bytes) -> Flow[None]:
 def list_files(core: Core, path: str) -> Flow[list[FileInfo]]:
     """What is below a folder, in order."""
     what = {"kind": "list", "path": path, "limit": _LIST_LIMIT}
-    done = yield from _Operation(core, 64 * 1024 * 1024).perform(what, b"", core.policy.timeout_s)
+    done = yield from _look(core, what, _LIST_BYTES)
     _raise_error(done, path)
     found: list[FileInfo] = yield Block(lambda: _decode_files(done.stdout, path))
     return found
+
+
+def _look(core: Core, what: Mapping[str, Any], limit: int) -> Flow[Completed]:
+    """Look at files; at a copy of them, when the agent's processes have used up what there may be."""
+    try:
+        return (yield from _Operation(core, limit).perform(what, b"", core.policy.timeout_s))
+    except OutOfResources:
+        copy = yield from copy_files(core)
+    try:
+        return (yield from _Operation(copy, limit).perform(what, b"", core.policy.timeout_s))
+    finally:
+        yield from close(copy)
 
 
 def _decode_files(data: bytes, path: str) -> list[FileInfo]:
@@ -115,6 +128,7 @@ class _Operation:
         self._truncated = False
 
     def perform(self, what: Mapping[str, Any], stdin: bytes, timeout_s: float) -> Flow[Completed]:
+        """Raises `OutOfResources` when no process could be started."""
         self._core.require_open()
         began = time.monotonic()
         far_in, near_in = os.pipe2(os.O_CLOEXEC)

@@ -1,12 +1,13 @@
 """A warm pool: sandboxes that are ready before they are asked for."""
 
 import contextlib
+import os
 import queue
 import threading
 from types import TracebackType
 from typing import Self
 
-from envtorch.errors import EnvTorchError, SessionLost
+from envtorch.errors import EnvTorchError, SessionLost, WrongProcess
 
 from .policy import Policy
 from .sandbox import Sandbox
@@ -26,9 +27,12 @@ class Pool:
         self._closed = threading.Event()
         self._filler = threading.Thread(target=self._fill, name="sandbox-pool", daemon=True)
         self._filler.start()
+        self._owner = os.getpid()
 
     def take(self, *, timeout_s: float | None = None) -> Sandbox:
         """A sandbox that is ready. The caller closes it. Raises `queue.Empty` when the time is over."""
+        if self._owner != os.getpid():
+            raise WrongProcess.of(self, self._owner)
         if self._closed.is_set():
             raise SessionLost("the pool is closed")
         found = self._ready.get(timeout=timeout_s)
@@ -39,6 +43,8 @@ class Pool:
 
     def close(self) -> None:
         """End the sandboxes that nobody took."""
+        if self._owner != os.getpid():
+            return
         self._closed.set()
         self._wanted.release()
         self._filler.join()

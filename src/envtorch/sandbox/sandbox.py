@@ -1,5 +1,6 @@
 """The blocking sandbox."""
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,9 @@ from .driver import Flow, T, drive
 from .policy import Policy
 from .report import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
+from .submission import READ_LIMIT, SPOILED, Submission, freeze, thaw
 
 __all__ = ["Sandbox"]
-
-READ_LIMIT = 64 * 1024 * 1024
 
 
 class Sandbox:
@@ -102,6 +102,7 @@ class Sandbox:
 
     def interrupt(self) -> None:
         """Stop the code that runs now, as Ctrl-C would; its state is kept."""
+        self._core.require_own_process()
         self._core.interrupted = True
         self._core.signal(2)
 
@@ -125,31 +126,35 @@ class Sandbox:
 
     def grade(
         self,
-        checker: "Callable[[Sandbox], Any] | str",
+        checker: Callable[[Submission], Any] | str,
         *,
         files: Mapping[str, bytes | str] | None = None,
         timeout_s: float | None = None,
     ) -> Verdict:
         """Judge a frozen copy of this sandbox; see `envtorch.sandbox.grading` for what a checker is.
 
-        The copy is a fork where forks can be made, so that `run` finds the agent's variables; elsewhere, or
-        when the interpreter is gone, it has the files only. Every process of this sandbox is stopped
-        meanwhile, so it cannot be used from within the checker. `files` are the checker's own.
+        Every process of this sandbox is stopped meanwhile, so it cannot be used from within the checker.
+        `files` are those of a checker that is a script. A sandbox in a state that cannot be copied scores 0.
         """
-        frozen = Sandbox._around(self._drive(forking.freeze(self._core)))
-        try:
-            with frozen:
+        self._core.require_open()
+        with Sandbox(self.policy) as bench:
+            try:
+                frozen = self._drive(freeze(self._core))
+            except SPOILED as error:
+                return grading.failed(f"the sandbox could not be copied: {error}")
+            try:
+                submission = Submission(frozen)
                 if callable(checker):
-                    return grading.judge(checker(frozen))
-                with Sandbox(self.policy) as bench:
-                    return _grade_by_script(frozen, bench, checker, files or {}, timeout_s)
-        finally:
-            self._drive(forking.thaw(self._core))
+                    return _grade_by_function(submission, checker)
+                return _grade_by_script(submission, bench, checker, files or {}, timeout_s)
+            finally:
+                self._drive(thaw(self._core, frozen))
 
     def close(self) -> None:
         """End everything in the sandbox. Its forks live on."""
         self._finalizer.detach()
-        self._drive(flows.close(self._core))
+        if self._core.owner == os.getpid():
+            self._drive(flows.close(self._core))
 
     def __enter__(self) -> Self:
         return self
@@ -160,6 +165,7 @@ class Sandbox:
         self.close()
 
     def _drive(self, flow: Flow[T]) -> T:
+        self._core.require_own_process()
         with self._lock:
             return drive(flow)
 
@@ -169,18 +175,28 @@ def _abandon(core: Core) -> None:
     drive(flows.close(core))
 
 
+def _grade_by_function(submission: Submission, checker: Callable[[Submission], Any]) -> Verdict:
+    try:
+        return grading.judge(checker(submission))
+    except Exception as error:
+        if error is submission.failure:
+            return grading.failed(f"the submission could not be checked: {error}")
+        raise
+
+
 def _grade_by_script(
-    frozen: Sandbox,
+    submission: Submission,
     bench: Sandbox,
     script: str,
     files: Mapping[str, bytes | str],
     timeout_s: float | None,
 ) -> Verdict:
     answers = grading.submission_answers(
-        frozen.read_file,
-        frozen.list_files,
-        lambda code, limit: frozen.run(code, timeout_s=limit),
-        lambda command, limit: frozen.exec(command, timeout_s=limit),
+        submission.read_file,
+        submission.write_file,
+        submission.list_files,
+        lambda code, limit: submission.run(code, timeout_s=limit),
+        lambda command, limit: submission.exec(command, timeout_s=limit),
     )
     for name, answer in answers.items():
         bench.expose(f"_submission_{name}", answer)

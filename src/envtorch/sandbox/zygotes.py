@@ -114,6 +114,14 @@ class Zygote:
         except OSError:
             return False
 
+    def disown(self) -> None:
+        """In a forked child of the owner: close its copies of the descriptors, and leave the zygote alone."""
+        self.keeper.returncode = 0  # not a child of this process: there is nothing to wait for
+        self.channel.close()
+        self.lifeline.close()
+        if self.root is not None:
+            os.close(self.root)
+
     def close(self, *, leave: bool = False) -> None:
         """End the zygote; its sandboxes live on. `leave` keeps the keeper from cleaning the estate up."""
         if self.root is not None:
@@ -186,7 +194,19 @@ def shutdown() -> None:
 
 
 atexit.register(shutdown)
-os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]  # a thread of ours may hold it
+
+
+def _disown_all() -> None:
+    """In a forked child of the owner: what it held open would keep zygotes alive after the owner's end."""
+    global _lock
+    _lock = threading.RLock()  # a thread of the owner's may have held it
+    for zygote in _zygotes.values():
+        zygote.disown()
+    _zygotes.clear()
+    _estates.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def _environment() -> dict[str, str]:

@@ -148,9 +148,11 @@ class HTTPEnvServer:
         TaskDoor(self.sessions, self.spec.name).register(router)
         HttpDoor(self.sessions, self.codec).register(router, mode)
         socket = SocketDoor(self.sessions, rpc, mode, self.max_message_bytes)
-        mcp = McpDoor(self.sessions, rpc, AgentTools(self.codec))
+        mcp = McpDoor(self.sessions, rpc, AgentTools(self.codec, mode))
         router.add_api_route("/mcp", mcp.post, methods=["POST"], tags=["Tools"], summary="Tools, over MCP")
         router.add_api_route("/mcp", mcp.delete, methods=["DELETE"], tags=["Tools"], summary="End a session")
+        others = ["GET", "HEAD", "PUT", "PATCH", "OPTIONS"]
+        router.add_api_route("/mcp", mcp.other, methods=others, include_in_schema=False)
         router.add_api_websocket_route("/mcp", rpc.endpoint)
         router.add_api_websocket_route("/ws", socket.endpoint)
         _close_on_shutdown(router, self.sessions)

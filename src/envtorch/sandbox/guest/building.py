@@ -226,10 +226,8 @@ def _await_adoption(control: "socket.SocketType", doors: Sequence[int]) -> int:
 
 
 def _copy_home(source: int, place: Place) -> None:
-    """Fill the new workspace from an older one. A tree too deep for us is an error, not a crash."""
+    """Fill the new workspace from an older one."""
     try:
         tree.copy(source, place.home)
-    except RecursionError:
-        raise OSError(40, "the workspace is nested too deeply to copy") from None
     finally:
         os.close(source)

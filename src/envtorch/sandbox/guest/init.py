@@ -38,6 +38,7 @@ _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 _BELL = os.O_NONBLOCK | os.O_CLOEXEC
 _POLLIN = select.POLLIN
 _MOST_DESCRIPTORS = 1 << 16
+_ENDED = b'{"event":"ended"}'
 _SWEEP_S = 8.0
 """Less than the owner waits for the answer."""
 _START = b'{"op":"start"}'
@@ -359,6 +360,8 @@ class Init:
                         os.wait()
             else:
                 self._sweep(spare=[])
+            with contextlib.suppress(OSError):
+                self.control.send(_ENDED, socket.MSG_DONTWAIT)
         os._exit(0)
 
 

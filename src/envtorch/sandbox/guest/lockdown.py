@@ -84,10 +84,10 @@ def top_mark() -> int:
 
     Seccomp allows no message queue, so the limit on those is free to tell whose process one is. Processes
     inherit it, code of the agent's may not set it, and it can be lowered, as it is for each generation of
-    forks, without any privilege.
+    forks, without any privilege. Our own processes have a higher limit.
     """
     _, most = resource.getrlimit(RLIMIT_MSGQUEUE)
-    return _TOP_MARK if most == resource.RLIM_INFINITY else min(_TOP_MARK, most)
+    return _TOP_MARK if most == resource.RLIM_INFINITY else min(_TOP_MARK, most - 1)
 
 
 def mark_rlimits(rlimits: Rlimits, generations: int) -> Rlimits:

@@ -8,8 +8,10 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from . import tree
 
 _CHUNK = 1 << 20
 FAILED = 97
@@ -51,22 +53,14 @@ def _write(*, path: str) -> None:
 
 
 def _list(*, path: str, limit: int) -> None:
-    for count, entry in enumerate(_walk(path, "")):
+    top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for count, entry in enumerate(tree.walk(top)):
         if count >= limit:
             break
-        _write_all(1, json.dumps(entry).encode() + b"\n")
-
-
-def _walk(top: str, below: str) -> Iterator[dict[str, Any]]:
-    with os.scandir(os.path.join(top, below)) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        name = os.path.join(below, entry.name)
-        status = entry.stat(follow_symlinks=False)
-        kind = "link" if entry.is_symlink() else "folder" if entry.is_dir() else "file"
-        yield {"path": name, "size": status.st_size, "kind": kind}
-        if kind == "folder":
-            yield from _walk(top, name)
+        mode = entry.status.st_mode
+        kind = "link" if stat.S_ISLNK(mode) else "folder" if stat.S_ISDIR(mode) else "file"
+        line = {"path": entry.path, "size": entry.status.st_size, "kind": kind}
+        _write_all(1, json.dumps(line).encode() + b"\n")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

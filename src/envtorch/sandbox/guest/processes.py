@@ -48,12 +48,13 @@ def descendants(process: int) -> Iterator[int]:
     """
     queue = [process]
     while queue:
-        for child in _children(queue.pop()):
+        for child in children_of(queue.pop()):
             yield child
             queue.append(child)
 
 
-def _children(process: int) -> list[int]:
+def children_of(process: int) -> list[int]:
+    """The processes that `process` is the parent of, or has become the parent of."""
     found: list[int] = []
     if not os.path.exists("/proc/thread-self/children"):  # a kernel without CONFIG_PROC_CHILDREN
         for name in filter(str.isdigit, os.listdir("/proc")):

@@ -1,10 +1,108 @@
-"""Copying a workspace, contents, modes, links and hard links, and removing one. No link is followed."""
+"""Walking, copying and removing a workspace. No link is followed, and no depth is too deep.
+
+An agent makes folders nested thousands deep, and changes them meanwhile. So at any time only the folder that
+is looked at is open, and the way up is taken only to the folder that we came from.
+"""
 
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 _CHUNK = 1 << 24
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LONGEST_PATH = 4096
+"""The kernel takes no longer one."""
+
+Identity = tuple[int, int]
+
+
+def _identity(descriptor: int) -> Identity:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+class Climber:
+    """One open folder of a tree, and the way back to the top."""
+
+    def __init__(self, top: int) -> None:
+        self.here = os.dup(top)
+        self._above: list[Identity] = []
+
+    def enter(self, name: str) -> None:
+        """Go into a folder of this one. Raises `OSError`, and stays here then."""
+        below = os.open(name, _FOLDER, dir_fd=self.here)
+        self._above.append(_identity(self.here))
+        os.close(self.here)
+        self.here = below
+
+    def leave(self) -> None:
+        """Go back up. Raises `OSError` when this folder has been moved meanwhile."""
+        above = os.open("..", _FOLDER, dir_fd=self.here)
+        os.close(self.here)
+        self.here = above
+        if _identity(above) != self._above.pop():
+            raise OSError(116, "a folder was moved while it was read")
+
+    def close(self) -> None:
+        os.close(self.here)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A folder on the way down: what of it has still to be looked at."""
+
+    path: str
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in the tree; `folder` is a descriptor of the folder that has it, open until the next entry."""
+
+    path: str
+    name: str
+    folder: int
+    status: os.stat_result
+
+
+def walk(top: int) -> Iterator[Entry]:
+    """Everything below the folder `top` (a descriptor), a folder before what is in it, in order of name."""
+    climber = Climber(top)
+    try:
+        levels = [_Level("", sorted(os.listdir(climber.here), reverse=True))]
+        while levels:
+            level = levels[-1]
+            if not level.names:
+                levels.pop()
+                if levels:
+                    climber.leave()
+                continue
+            name = level.names.pop()
+            try:
+                status = os.stat(name, dir_fd=climber.here, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            path = f"{level.path}{name}"
+            yield Entry(path, name, climber.here, status)
+            if stat.S_ISDIR(status.st_mode) and len(path) < LONGEST_PATH:
+                below = _enter_and_list(climber, name)
+                if below is not None:
+                    levels.append(_Level(f"{path}/", sorted(below, reverse=True)))
+    finally:
+        climber.close()
+
+
+def _enter_and_list(climber: Climber, name: str) -> list[str] | None:
+    """The names in a folder, which the climber is in then; None, and it stays, if that is not allowed."""
+    with contextlib.suppress(OSError):
+        climber.enter(name)
+        try:
+            return os.listdir(climber.here)
+        except OSError:
+            climber.leave()
+    return None
 
 
 def copy(source: int, target: str) -> None:
@@ -14,50 +112,78 @@ def copy(source: int, target: str) -> None:
     """
     destination = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _copy_folder(source, destination, {})
+        _Copy(source, destination).copy_folder()
     finally:
         os.close(destination)
 
 
-def _copy_folder(source: int, target: int, seen: dict[tuple[int, int], str]) -> None:
-    for name in os.listdir(source):
-        with contextlib.suppress(FileNotFoundError):
-            _copy_entry(name, source, target, seen)
+class _Copy:
+    """Two climbers that go the same way, one through the original and one through the copy."""
 
+    def __init__(self, source: int, target: int) -> None:
+        self._source = Climber(source)
+        self._target = Climber(target)
+        self._seen: dict[Identity, str] = {}
+        """Files with several names, and the path of the first one."""
 
-def _copy_entry(name: str, source: int, target: int, seen: dict[tuple[int, int], str]) -> None:
-    status = os.stat(name, dir_fd=source, follow_symlinks=False)
-    mode = status.st_mode
-    if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-    elif stat.S_ISDIR(mode):
-        _copy_subfolder(name, source, target, mode, seen)
-    elif stat.S_ISREG(mode):
-        identity = (status.st_dev, status.st_ino)
-        if status.st_nlink > 1 and identity in seen:
-            os.link(seen[identity], name, dst_dir_fd=target)
-            return
-        _copy_file(name, source, target, status)
-        if status.st_nlink > 1:
-            seen[identity] = f"{os.readlink(f'/proc/self/fd/{target}')}/{name}"
-    elif stat.S_ISFIFO(mode):
-        os.mkfifo(name, stat.S_IMODE(mode), dir_fd=target)
-
-
-def _copy_subfolder(name: str, source: int, target: int, mode: int, seen: dict[tuple[int, int], str]) -> None:
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=target)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    inside = os.open(name, flags, dir_fd=source)
-    try:
-        outside = os.open(name, flags, dir_fd=target)
+    def copy_folder(self) -> None:
         try:
-            _copy_folder(inside, outside, seen)
-            os.fchmod(outside, stat.S_IMODE(mode))
+            levels = [self._names("")]
+            folders: list[tuple[str, int]] = []
+            while levels:
+                if not levels[-1].names:
+                    levels.pop()
+                    if levels:
+                        self._source.leave()
+                        self._target.leave()
+                        done, mode = folders.pop()
+                        os.chmod(done, mode, dir_fd=self._target.here)
+                    continue
+                path = levels[-1].path
+                name = levels[-1].names.pop()
+                with contextlib.suppress(FileNotFoundError):
+                    entered = self._copy_entry(name)
+                    if entered is not None:
+                        levels.append(self._names(f"{path}{name}/"))
+                        folders.append((name, entered))
         finally:
-            os.close(outside)
-    finally:
-        os.close(inside)
+            self._source.close()
+            self._target.close()
+
+    def _names(self, path: str) -> _Level:
+        return _Level(path, os.listdir(self._source.here))
+
+    def _copy_entry(self, name: str) -> int | None:
+        """Copy one entry. For a folder, both climbers are inside of it then, and its mode is the answer."""
+        source, target = self._source.here, self._target.here
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        mode = status.st_mode
+        if stat.S_ISDIR(mode):
+            return self._enter(name, stat.S_IMODE(mode))
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        elif stat.S_ISREG(mode):
+            self._copy_file(name, status)
+        elif stat.S_ISFIFO(mode):
+            os.mkfifo(name, stat.S_IMODE(mode), dir_fd=target)
+        return None
+
+    def _enter(self, name: str, mode: int) -> int:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self._target.here)
+        self._source.enter(name)
+        self._target.enter(name)
+        return mode
+
+    def _copy_file(self, name: str, status: os.stat_result) -> None:
+        identity = (status.st_dev, status.st_ino)
+        if status.st_nlink > 1 and identity in self._seen:
+            with contextlib.suppress(OSError):  # a path that is too long: then it is a file of its own
+                os.link(self._seen[identity], name, dst_dir_fd=self._target.here)
+                return
+        _copy_file(name, self._source.here, self._target.here, status)
+        if status.st_nlink > 1:
+            self._seen[identity] = f"{os.readlink(f'/proc/self/fd/{self._target.here}')}/{name}"
 
 
 def _copy_file(name: str, source: int, target: int, status: os.stat_result) -> None:
@@ -96,13 +222,49 @@ def _copy_data(original: int, made: int, size: int) -> None:
 
 def remove(folder: str) -> None:
     """Remove a folder and what is below it, as far as that can be done."""
-    with contextlib.suppress(OSError, RecursionError):
-        with os.scandir(folder) as entries:
-            found = list(entries)
-        for entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                remove(entry.path)
-            else:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
+    with contextlib.suppress(OSError):
+        top = os.open(folder, _FOLDER)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
         os.rmdir(folder)
+
+
+def _empty(top: int) -> None:
+    climber = Climber(top)
+    try:
+        way: list[str] = []
+        left_over: set[Identity] = set()
+        while True:
+            below = _remove_files(climber.here, left_over)
+            if below is not None:
+                os.chmod(below, 0o700, dir_fd=climber.here)  # a folder that the agent has closed
+                climber.enter(below)
+                way.append(below)
+                continue
+            if not way:
+                return
+            here = _identity(climber.here)
+            climber.leave()
+            try:
+                os.rmdir(way.pop(), dir_fd=climber.here)
+            except OSError:
+                left_over.add(here)  # somebody is still writing to it
+    finally:
+        climber.close()
+
+
+def _remove_files(folder: int, left_over: set[Identity]) -> str | None:
+    """Remove all but folders; answers with the name of a folder that has not been emptied yet."""
+    below = None
+    for name in os.listdir(folder):
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                os.unlink(name, dir_fd=folder)
+            elif (status.st_dev, status.st_ino) not in left_over:
+                below = name
+        except OSError:
+            continue
+    return below

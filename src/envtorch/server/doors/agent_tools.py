@@ -1,4 +1,7 @@
-"""An environment as an agent sees it: tools. One that has none of its own offers its `step`."""
+"""An environment as an agent sees it: tools. One that has none of its own offers its `step` as one.
+
+In production mode it does not: `reset` and `step` are simulation control, and no door offers them there.
+"""
 
 from typing import Any
 
@@ -9,7 +12,9 @@ from envtorch.protocol.envelope import Encoded
 from envtorch.protocol.jsonrpc import Code, RpcError
 from envtorch.protocol.mcp_result import failed_result, text_part
 from envtorch.protocol.wire import http_observation
+from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
+from envtorch.settings import ServerMode
 
 __all__ = ["AgentTools"]
 
@@ -19,15 +24,19 @@ STEP = "step"
 class AgentTools:
     """Tools in MCP's own form. Every call is a step: state, transform, rubric and reward see it."""
 
-    def __init__(self, codec: Codec[Any, Any, Any]) -> None:
+    def __init__(self, codec: Codec[Any, Any, Any], mode: ServerMode) -> None:
         self._codec = codec
+        self._may_step = mode is ServerMode.SIMULATION
 
     @property
     def name(self) -> str:
         return self._codec.spec.name
 
     async def begin(self, session: Session) -> str | None:
-        """Begin an episode for an agent; what it should know before its first call."""
+        """Begin an episode for an agent; what it should know before its first call. Not in production mode:
+        there the environment's tools are all that an agent uses."""
+        if not self._may_step:
+            return None
         encoded: Encoded = await session.run(session.host.reset({}, strict=False))
         if session.host.has_tools:
             return None
@@ -37,6 +46,19 @@ class AgentTools:
         """The answer to `tools/list`."""
         if session.host.has_tools:
             return b'{"tools":%b}' % await session.run(session.host.list_tools())
+        return self._step_alone()
+
+    async def list_any(self, sessions: Sessions) -> bytes:
+        """The answer to `tools/list` outside any session: every environment of a server has the same
+        tools."""
+        if (await sessions.spare()).has_tools:
+            return b'{"tools":%b}' % await sessions.ask(lambda host: host.list_tools())
+        return self._step_alone()
+
+    def _step_alone(self) -> bytes:
+        """The tools of an environment that has none: its `step`, where an agent may take one."""
+        if not self._may_step:
+            return b'{"tools":[]}'
         tool = {
             "name": STEP,
             "description": f"Take one action in {self.name}. Answers with the observation, the reward, "
@@ -55,7 +77,7 @@ class AgentTools:
         try:
             if session.host.has_tools:
                 return await session.step(session.host.tool_result(name, arguments))
-            if name != STEP:
+            if name != STEP or not self._may_step:
                 raise RpcError(Code.INVALID_PARAMS, f"Unknown tool: {name!r}")
             return _stepped(await session.step(session.host.step(arguments, {}, strict=False)))
         except (EnvironmentFailed, InvalidAction) as error:

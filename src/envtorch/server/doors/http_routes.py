@@ -7,18 +7,25 @@ episode goes on. A server with room for one session also serves callers who send
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
-from fastapi import APIRouter, Body
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
+import msgspec
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Mount
+from starlette.types import Receive, Scope, Send
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, SessionLost
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.envelope import Encoded
+from envtorch.protocol.host import Host
 from envtorch.protocol.messages import write_json
 from envtorch.protocol.wire import http_observation
 from envtorch.server.sessions.registry import Sessions
@@ -35,7 +42,15 @@ logger = logging.getLogger(__name__)
 
 SESSION_HEADER = "EnvTorch-Session"
 
+CLOSING_S = 10.0
+"""How long a question about the environment waits for sessions that are closing."""
+
+UNHEALTHY_S = 30.0
+"""How long `/health` remembers that no environment could be built, before it tries to build one again."""
+
 P = ParamSpec("P")
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 class ResetRequest(BaseModel):
@@ -47,14 +62,19 @@ class ResetRequest(BaseModel):
     episode_id: Annotated[str, Field(max_length=255)] | None = None
 
 
-class StepRequest(BaseModel):
-    """An action, and keywords for the environment's `step`."""
+class StepOptions(BaseModel):
+    """Keywords for the environment's `step`, and those of the request itself."""
 
     model_config = ConfigDict(extra="allow")
 
-    action: dict[str, Any]
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     request_id: Annotated[str, Field(max_length=255)] | None = None
+
+
+class StepRequest(StepOptions):
+    """An action, and keywords for the environment's `step`."""
+
+    action: dict[str, Any]
 
 
 class ObservationResponse(BaseModel):
@@ -80,6 +100,14 @@ class HealthResponse(BaseModel):
 
     status: str
     detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unhealthy:
+    """Why no environment could be built, and when that was seen."""
+
+    since: float
+    detail: str
 
 
 class SessionRequired(ProtocolError):
@@ -133,78 +161,142 @@ def answering_errors(
     return guarded
 
 
+class PlainRoute(APIRoute):
+    """A route that FastAPI describes and does not run: its endpoint takes a request and gives a response."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.methods and scope["method"] not in self.methods:
+            await super().handle(scope, receive, send)  # 405
+            return
+        try:
+            response: Response = await self.endpoint(Request(scope, receive))
+        except ClientDisconnect:
+            return  # in the middle of its body: there is nobody to answer
+        await response(scope, receive, send)
+
+
+class DefaultRoute(PlainRoute):
+    """A route that gives way to an author's own of the same path, also to one that was added later."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if YIELDING in scope:
+            return Match.NONE, {}
+        match, child_scope = super().matches(scope)
+        if match is Match.FULL and _is_taken({**scope, YIELDING: True}):
+            return Match.NONE, {}
+        return match, child_scope
+
+
+YIELDING = "envtorch.yielding"
+"""In a scope: which route there is beside the default ones is being asked."""
+
+
+def _is_taken(scope: Scope) -> bool:
+    """Whether a route of the author takes this request. Mounts do not count: they may take every path."""
+    routes = [route for route in scope["router"].routes if not isinstance(route, Mount)]
+    return any(route.matches(scope)[0] is Match.FULL for route in routes)
+
+
 class HttpDoor:
     """The routes of one server."""
 
     def __init__(self, sessions: Sessions, codec: Codec[Any, Any, Any]) -> None:
         self._sessions = sessions
         self._codec = codec
+        self._unhealthy: Unhealthy | None = None
 
     def register(self, router: APIRouter, mode: ServerMode) -> None:
         """Add the routes. In production mode the simulation's controls are not among them."""
-        add = router.add_api_route
         if mode is ServerMode.SIMULATION:
-            control: dict[str, Any] = {"tags": ["Environment Control"], "methods": ["POST"]}
-            observed = {**control, "response_model": ObservationResponse}
-            add("/reset", answering_errors(self.reset), summary="Begin an episode", **observed)
-            add("/step", answering_errors(self.step), summary="Take one action", **observed)
-            add("/close", answering_errors(self.close), summary="End the session", **control)
-            add(
-                "/state",
-                answering_errors(self.state),
-                summary="Where the episode stands",
-                tags=["State Management"],
-                response_model=self._codec.spec.state,
-            )
-        told: dict[str, Any] = {"tags": ["Environment Info"]}
-        add(
+            self._register_control(router)
+        told: dict[str, Any] = {"tags": ["Environment Info"], "route_class_override": PlainRoute}
+        router.add_api_route(
             "/metadata",
             answering_errors(self.metadata),
             response_model=EnvironmentMetadata,
             summary="What the environment tells of itself",
             **told,
         )
-        add(
+        router.add_api_route(
             "/schema",
             answering_errors(self.schema),
             response_model=SchemaResponse,
             summary="JSON schemas of action, observation and state",
             **told,
         )
-        add(
+        probe: dict[str, Any] = {"tags": ["Health"], "route_class_override": PlainRoute}
+        router.add_api_route(
             "/health",
             self.health,
             response_model=HealthResponse,
             response_model_exclude_none=True,
             summary="Whether an environment can be built",
-            tags=["Health"],
+            **probe,
         )
-        add("/ready", self.ready, summary="Whether a session would be opened", tags=["Health"])
-        add("/metrics", self.metrics, summary="Numbers for Prometheus", tags=["Health"])
+        probe["route_class_override"] = DefaultRoute
+        router.add_api_route("/ready", self.ready, summary="Whether a session would be opened", **probe)
+        router.add_api_route("/metrics", self.metrics, summary="Numbers for Prometheus", **probe)
+
+    def _register_control(self, router: APIRouter) -> None:
+        control: dict[str, Any] = {"tags": ["Environment Control"], "methods": ["POST"]}
+        observed = {**control, "response_model": ObservationResponse, "route_class_override": PlainRoute}
+        router.add_api_route(
+            "/step",
+            answering_errors(self.step),
+            summary="Take one action",
+            openapi_extra=_body_of(StepRequest, required=True),
+            **observed,
+        )
+        router.add_api_route(
+            "/reset",
+            answering_errors(self.reset),
+            summary="Begin an episode",
+            openapi_extra=_body_of(ResetRequest, required=False),
+            **observed,
+        )
+        router.add_api_route(
+            "/state",
+            answering_errors(self.state),
+            summary="Where the episode stands",
+            tags=["State Management"],
+            response_model=self._codec.spec.state,
+            route_class_override=PlainRoute,
+        )
+        router.add_api_route(
+            "/close",
+            answering_errors(self.close),
+            summary="End the session",
+            route_class_override=DefaultRoute,
+            **control,
+        )
 
     # An episode.
 
-    async def reset(self, request: Request, body: Annotated[ResetRequest | None, Body()] = None) -> Response:
+    async def reset(self, request: Request) -> Response:
         """Begin an episode, in the session that the caller names or in a new one."""
+        require_json(request)
+        body = await request.body()
+        asked = _read(ResetRequest, body) if body.strip() not in (b"", b"null") else ResetRequest()
         session = self._named(request) or await self._new_session()
-        options = (body or ResetRequest()).model_dump(exclude_unset=True)
+        options = asked.model_dump(exclude_unset=True)
         call = partial(self._reset, session, options)
         return self._observed(session, await _once(session, options.get("request_id"), call))
 
-    async def step(self, request: Request, body: StepRequest) -> Response:
+    async def step(self, request: Request) -> Response:
         """Take one action in the caller's session."""
+        require_json(request)
+        action, options = _read_step(await request.body())
         session = await self._session(request)
         return self._observed(
-            session, await _once(session, body.request_id, partial(self._step, session, body))
+            session, await _once(session, options.request_id, partial(self._step, session, action, options))
         )
 
     async def _reset(self, session: Session, options: dict[str, Any]) -> Encoded:
         return await session.run(session.host.reset(options, strict=False), "reset")
 
-    async def _step(self, session: Session, body: StepRequest) -> Encoded:
-        options = body.model_dump(exclude_unset=True, exclude={"action"})
-        flow = session.host.step(body.action, options, strict=False)
-        return await session.step(flow, timeout_s=body.timeout_s)
+    async def _step(self, session: Session, action: bytes, options: StepOptions) -> Encoded:
+        flow = session.host.step(action, options.model_dump(exclude_unset=True), strict=False)
+        return await session.step(flow, timeout_s=options.timeout_s)
 
     async def state(self, request: Request) -> Response:
         """Where the caller's episode stands: every field, whatever class the state has."""
@@ -222,9 +314,12 @@ class HttpDoor:
         return response
 
     def _observed(self, session: Session, encoded: Encoded) -> Response:
+        token = session.token.encode()
         response = Response(http_observation(encoded), media_type="application/json")
-        response.headers[SESSION_HEADER] = session.token
-        response.set_cookie(SESSION_HEADER, session.token, httponly=True, samesite="strict")
+        response.raw_headers += [
+            (b"envtorch-session", token),
+            (b"set-cookie", b"EnvTorch-Session=%b; HttpOnly; Path=/; SameSite=strict" % token),
+        ]
         return response
 
     # Which session a request means.
@@ -256,24 +351,35 @@ class HttpDoor:
 
     # What the server tells of itself.
 
-    async def metadata(self) -> Response:
+    async def metadata(self, request: Request) -> Response:
         """Name, description and version, as the environment tells them."""
-        metadata = await self._sessions.ask(lambda host: host.metadata())
+        metadata = await self._ask(lambda host: host.metadata())
         return Response(metadata.model_dump_json(), media_type="application/json")
 
-    async def schema(self) -> Response:
+    async def schema(self, request: Request) -> Response:
         """JSON schemas of everything that travels."""
         return JSONResponse(self._codec.schemas(state=await self._state_class()))
 
     async def _state_class(self) -> type:
         declared: type = self._codec.spec.state
         try:
-            actual: type = await self._sessions.ask(lambda host: host.state_class())
+            actual: type = await self._ask(lambda host: host.state_class())
         except EnvironmentFailed:
             return declared  # an environment may have no state before its first reset
         return actual if issubclass(actual, declared) else declared
 
-    async def ready(self) -> Response:
+    async def _ask(self, question: Callable[[Host], Generator[Any, Any, T]]) -> T:
+        """What some environment answers; another one, where that one's session is closing."""
+        deadline = time.monotonic() + CLOSING_S
+        while True:
+            try:
+                return await self._sessions.ask(question)
+            except SessionLost:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.01)  # it is no longer found when it has closed
+
+    async def ready(self, request: Request) -> Response:
         """200 when the server would open a session, 503 and the reason when it would not.
 
         A recording that cannot be written is told here either way; it makes the server unready only where
@@ -289,7 +395,7 @@ class HttpDoor:
             return JSONResponse({"ready": False, "detail": "full"}, status_code=503)
         return JSONResponse({"ready": True} | told)
 
-    async def metrics(self) -> Response:
+    async def metrics(self, request: Request) -> Response:
         """Numbers for Prometheus."""
         return Response(self._metrics.text(), media_type=self._metrics.content_type)
 
@@ -300,15 +406,59 @@ class HttpDoor:
         sessions = self._sessions
         return Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting, sessions.recorder)
 
-    async def health(self) -> Response:
+    async def health(self, request: Request) -> Response:
         """200 when an environment can be built, 503 and the reason when not."""
+        now = time.monotonic()
+        if self._unhealthy is None or now - self._unhealthy.since >= UNHEALTHY_S:
+            self._unhealthy = await self._examine(now)
+        if self._unhealthy is None:
+            return JSONResponse({"status": "healthy"})
+        return JSONResponse({"status": "unhealthy", "detail": self._unhealthy.detail}, status_code=503)
+
+    async def _examine(self, now: float) -> "Unhealthy | None":
         try:
             await self._sessions.spare()
         except EnvTorchError as error:
             reason = error.details.get("reason")
-            detail = f"{error.message} {reason}" if reason else error.message
-            return JSONResponse({"status": "unhealthy", "detail": detail}, status_code=503)
-        return JSONResponse({"status": "healthy"})
+            return Unhealthy(now, f"{error.message} {reason}" if reason else error.message)
+        return None
+
+
+def _read(model: type[M], body: bytes) -> M:
+    """A body as a value of `model`. Raises `InvalidAction` with what is wrong, field by field."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise _invalid(error.errors(include_url=False)) from None
+
+
+def _read_step(body: bytes) -> tuple[bytes, StepOptions]:
+    """The action of a `/step` request, still encoded, and its other fields."""
+    try:
+        fields = _read_fields(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _invalid([{"type": "json_invalid", "loc": (), "msg": f"JSON decode error: {error}"}]) from None
+    action = bytes(fields.pop("action", b""))
+    if action[:1] != b"{":
+        _read(StepRequest, body)
+    if not fields:
+        return action, _NO_OPTIONS
+    return action, _read(StepOptions, msgspec.json.encode(fields))
+
+
+_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NO_OPTIONS = StepOptions()
+
+
+def _invalid(errors: Sequence[Any]) -> InvalidAction:
+    found = [{**error, "loc": ("body", *error["loc"])} for error in errors]
+    return InvalidAction("the request body is not valid", errors=found)
+
+
+def _body_of(model: type[BaseModel], *, required: bool) -> dict[str, Any]:
+    """How OpenAPI describes a JSON body."""
+    schema = model.model_json_schema()
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
 async def _once(

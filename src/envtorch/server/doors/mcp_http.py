@@ -1,12 +1,12 @@
-"""`/mcp` for MCP's own clients: `initialize`, then tools, over streamable HTTP, in one session.
+"""`/mcp` for MCP's own clients: tools over streamable HTTP, in one session.
 
-OpenEnv's JSON-RPC lives on the same path and is told apart by what it never does: it does not
-initialise, and sends no `Mcp-Session-Id`. That id is the token of an EnvTorch session, so a trainer who
-prepared one over HTTP hands it to an agent, and both act in the same episode. Answers are plain JSON, one per
-request; a stream of the server's own messages is not offered, and MCP lets it be refused.
+OpenEnv's JSON-RPC lives on the same path and is told apart by what it never does: it does not initialise, and
+sends neither `Mcp-Session-Id` nor `MCP-Protocol-Version`. `Mcp-Session-Id` is the token of an EnvTorch
+session, so a trainer that prepared a session over HTTP can hand it to an agent, and both act in the same
+episode. Answers are plain JSON, one per request; a stream of the server's own messages is not offered, and
+MCP lets it be refused.
 """
 
-from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -14,81 +14,150 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from envtorch.errors import EnvTorchError, InvalidJSON, SessionLost
+from envtorch.errors import EnvTorchError, SessionLost
 from envtorch.protocol.jsonrpc import Code, RpcError, failure, success
-from envtorch.protocol.messages import read_json
+from envtorch.protocol.mcp_message import (
+    BATCH_REVISIONS,
+    HANDSHAKE_REVISIONS,
+    STATELESS_REVISION,
+    InvalidMessage,
+    Kind,
+    McpMessage,
+    read,
+    take,
+)
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, error_response, require_json
 from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.doors.mcp_stateless import StatelessMcp
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 
 __all__ = ["MCP_SESSION_HEADER", "McpDoor"]
 
 MCP_SESSION_HEADER = "Mcp-Session-Id"
-
-VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""The revisions of MCP spoken here, newest first."""
+MCP_VERSION_HEADER = "MCP-Protocol-Version"
+ALLOWED = {"Allow": "POST, DELETE"}
 
 
 class McpDoor:
-    """`POST` and `DELETE /mcp`."""
+    """`/mcp`, by its HTTP methods."""
 
     def __init__(self, sessions: Sessions, rpc: RpcDoor, tools: AgentTools) -> None:
         self._sessions = sessions
         self._rpc = rpc
         self._tools = tools
+        self._stateless = StatelessMcp(sessions, tools)
 
     async def post(self, request: Request) -> Response:
-        """One message: MCP's where a session is asked for or named, else OpenEnv's."""
+        """One message, or a batch in the revisions that have them: MCP's own, else OpenEnv's dialect."""
         try:
             require_json(request)
         except EnvTorchError as error:
             return error_response(error)
         body = await request.body()
         session_id = request.headers.get(MCP_SESSION_HEADER)
-        message = _object_in(body)
-        if _initialises(message):
-            return await self._initialize(message, request.headers.get(SESSION_HEADER))
-        if session_id is None:
-            return Response(await self._rpc.answer(body, own=None), media_type="application/json")
-        session = self._sessions.by_token(session_id)
-        if session is None:  # 404 is how MCP tells a client to initialise anew
-            return JSONResponse({"detail": f"Unknown {MCP_SESSION_HEADER}: {session_id}"}, status_code=404)
-        if message.get("id") is None:  # a notification, or an answer to a question we never ask
+        revision = request.headers.get(MCP_VERSION_HEADER)
+        try:
+            value = read(body)
+        except InvalidMessage as invalid:
+            value = invalid
+        if session_id is None and revision is None and not _initialises(value):
+            return _json(await self._rpc.answer(body, own=None))
+        try:
+            return await self._post(value, request, session_id, revision)
+        except InvalidMessage as invalid:
+            status = 200 if invalid.code is Code.INVALID_PARAMS else 400
+            return _json(failure(invalid.id, invalid), status)
+
+    async def _post(
+        self, value: Any, request: Request, session_id: str | None, revision: str | None
+    ) -> Response:
+        if isinstance(value, InvalidMessage):
+            raise value
+        if revision == STATELESS_REVISION:
+            return await self._stateless.post(take(value), request)
+        if revision is not None and revision not in HANDSHAKE_REVISIONS:
+            return _json(failure(None, _unsupported(revision)), 400)
+        if isinstance(value, list):
+            return await self._batch(value, self._held(session_id), revision)
+        message = take(value)
+        if message.kind is Kind.REQUEST and message.method == "initialize":
+            return await self._initialize(message, request, session_id)
+        session = self._held(session_id)
+        if session is None:
+            return _unknown_session(session_id)
+        if message.kind is not Kind.REQUEST:
             return Response(status_code=202)
-        return Response(await self.answer(message, session), media_type="application/json")
+        return _json(await self.answer(message, session))
+
+    async def _batch(self, values: list[Any], session: Session | None, revision: str | None) -> Response:
+        """The answers to the requests of a batch, in its order; nothing where it has none."""
+        if revision is not None and revision not in BATCH_REVISIONS:
+            raise InvalidMessage(Code.INVALID_REQUEST, f"Invalid request: revision {revision} has no batches")
+        if not values:
+            raise InvalidMessage(Code.INVALID_REQUEST, "Invalid request: the batch is empty")
+        if session is None:
+            return _unknown_session(None)
+        answers = [await self._in_batch(value, session) for value in values]
+        told = [answer for answer in answers if answer is not None]
+        return _json(b"[%b]" % b",".join(told)) if told else Response(status_code=202)
+
+    async def _in_batch(self, value: Any, session: Session) -> bytes | None:
+        try:
+            message = take(value)
+        except InvalidMessage as invalid:
+            return failure(invalid.id, invalid)
+        if message.kind is not Kind.REQUEST:
+            return None
+        if message.method == "initialize":
+            return failure(message.id, RpcError(Code.INVALID_REQUEST, "initialize cannot be part of a batch"))
+        return await self.answer(message, session)
 
     async def delete(self, request: Request) -> Response:
-        """The client is done with its session."""
-        session = self._sessions.by_token(request.headers.get(MCP_SESSION_HEADER, ""))
+        """End the client's session."""
+        session = self._held(request.headers.get(MCP_SESSION_HEADER))
         if session is None:
-            return Response(status_code=404)
+            return _unknown_session(request.headers.get(MCP_SESSION_HEADER))
         await self._sessions.release(session)
         return Response(status_code=204)
 
-    async def _initialize(self, message: Mapping[str, Any], existing: str | None) -> Response:
+    async def other(self, request: Request) -> Response:
+        """Any other method: no stream of the server's own messages is offered."""
+        return Response(status_code=204 if request.method == "OPTIONS" else 405, headers=ALLOWED)
+
+    def _held(self, session_id: str | None) -> Session | None:
+        return self._sessions.by_token(session_id) if session_id else None
+
+    async def _initialize(self, message: McpMessage, request: Request, session_id: str | None) -> Response:
+        """Begin a session; one that is repeated inside a session is answered and begins no other."""
+        session = self._held(session_id)
+        if session_id is not None and session is None:
+            return _unknown_session(session_id)
+        existing = session.token if session is not None else request.headers.get(SESSION_HEADER)
         answer, session = await self.initialize(message, existing)
         headers = {MCP_SESSION_HEADER: session.token} if session is not None else None
         return Response(answer, media_type="application/json", headers=headers)
 
     async def initialize(
-        self, message: Mapping[str, Any], existing: str | None = None
+        self, message: McpMessage, existing: str | None = None
     ) -> tuple[bytes, Session | None]:
         """The answer to `initialize`, and the session it began; None where it could not."""
-        id = _id_of(message)
+        asked = message.params.get("protocolVersion")
+        if not isinstance(asked, str):
+            error = RpcError(Code.INVALID_PARAMS, "Invalid params: initialize needs 'protocolVersion'")
+            return failure(message.id, error), None
         try:
             session, instructions = await self._session(existing)
         except EnvTorchError as error:
-            return failure(id, RpcError.of(error)), None
-        asked = (message.get("params") or {}).get("protocolVersion")
+            return failure(message.id, RpcError.of(error)), None
         told = {
-            "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+            "protocolVersion": asked if asked in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[0],
             "capabilities": {"tools": {"listChanged": False}},
             "serverInfo": {"name": self._tools.name, "version": version("envtorch")},
             **({"instructions": instructions} if instructions else {}),
         }
-        return success(id, msgspec.json.encode(told)), session
+        return success(message.id, msgspec.json.encode(told)), session
 
     async def _session(self, existing: str | None) -> tuple[Session, str | None]:
         """The session that a trainer prepared for the agent, as it is; else a new one, its episode begun."""
@@ -104,47 +173,46 @@ class McpDoor:
             await self._sessions.release(session)
             raise
 
-    async def answer(self, message: Mapping[str, Any], session: Session) -> bytes:
-        """The answer to any other request."""
-        id = _id_of(message)
-        params = message.get("params") or {}
+    async def answer(self, message: McpMessage, session: Session) -> bytes:
+        """The answer to any request but `initialize`."""
         try:
-            match message.get("method"):
+            match message.method:
                 case "ping":
                     result = b"{}"
                 case "tools/list":
                     result = await self._tools.list(session)
                 case "tools/call":
-                    result = await self._tools.call(session, params)
+                    result = await self._tools.call(session, message.params)
                 case method:
                     raise RpcError(Code.METHOD_NOT_FOUND, f"Method not found: {method}")
         except RpcError as error:
-            return failure(id, error)
+            return failure(message.id, error)
         except EnvTorchError as error:
-            return failure(id, RpcError.of(error))
-        return success(id, result)
+            return failure(message.id, RpcError.of(error))
+        return success(message.id, result)
 
 
-def _initialises(message: Mapping[str, Any]) -> bool:
-    """Whether an MCP client introduces itself; it always says which revision it speaks."""
-    params = message.get("params")
-    return (
-        message.get("method") == "initialize"
-        and message.get("id") is not None
-        and isinstance(params, dict)
-        and "protocolVersion" in params
+def _initialises(value: Any) -> bool:
+    """Whether an MCP client introduces itself, rightly or not; OpenEnv's dialect has no such method."""
+    return isinstance(value, dict) and value.get("method") == "initialize" and value.get("params") is not None
+
+
+def _unsupported(revision: str) -> RpcError:
+    supported = [*HANDSHAKE_REVISIONS, STATELESS_REVISION]
+    return RpcError(
+        Code.UNSUPPORTED_PROTOCOL_VERSION,
+        "Unsupported protocol version",
+        {"supported": supported, "requested": revision[:100]},
     )
 
 
-def _object_in(body: bytes) -> dict[str, Any]:
-    """The message, or an empty one where there is none: OpenEnv's door then says what is wrong."""
-    try:
-        message = read_json(body)
-    except InvalidJSON:
-        return {}
-    return message if isinstance(message, dict) else {}
+def _unknown_session(session_id: str | None) -> Response:
+    """404 is how MCP tells a client to initialise anew, 400 that it has to name its session."""
+    if session_id is None:
+        told = f"{MCP_SESSION_HEADER} is missing: initialize first, and send what the answer has"
+        return JSONResponse({"detail": told}, status_code=400)
+    return JSONResponse({"detail": f"there is no session of this {MCP_SESSION_HEADER}"}, status_code=404)
 
 
-def _id_of(message: Mapping[str, Any]) -> str | int | None:
-    id = message.get("id")
-    return id if isinstance(id, str | int) else None
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")

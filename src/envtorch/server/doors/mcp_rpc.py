@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.host import Host
-from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RpcError, decode, failure, success
+from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.asgi_frames import receive_frame, send_frame
@@ -65,7 +65,7 @@ class RpcDoor:
         self, text: str | bytes, *, own: Session | None, parse_error: str = "Parse error"
     ) -> bytes:
         """The response to one request, whatever happens."""
-        id: str | int | None = None
+        id: RequestId = None
         try:
             request = decode(text, parse_error=parse_error)
             id = request.id

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO
 
-from envtorch.errors import InvalidJSON
 from envtorch.protocol.jsonrpc import Code, RpcError, failure
-from envtorch.protocol.messages import read_json
+from envtorch.protocol.mcp_message import InvalidMessage, Kind, read, take
 from envtorch.server.app import HTTPEnvServer
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.mcp_http import McpDoor
@@ -22,23 +21,23 @@ WriteLine = Callable[[bytes], None]
 
 async def converse(server: HTTPEnvServer, read_line: ReadLine, write_line: WriteLine) -> None:
     """Answer one message per line until there are no more; one session, ended with the conversation."""
-    door = McpDoor(server.sessions, RpcDoor(server.sessions), AgentTools(server.codec))
+    door = McpDoor(server.sessions, RpcDoor(server.sessions), AgentTools(server.codec, server.mode))
     session: Session | None = None
     try:
         while line := await read_line():
             if not line.strip():
                 continue
             try:
-                message = read_json(line)
-            except InvalidJSON as error:
-                write_line(failure(None, RpcError(Code.PARSE_ERROR, error.message)))
+                message = take(read(line))
+            except InvalidMessage as invalid:
+                write_line(failure(invalid.id, invalid))
                 continue
-            if not isinstance(message, dict) or message.get("id") is None:
-                continue  # a notification
-            if message.get("method") == "initialize" and session is None:
-                answer, session = await door.initialize(message)
+            if message.kind is not Kind.REQUEST:
+                continue
+            if message.method == "initialize":
+                answer, session = await door.initialize(message, session.token if session else None)
             elif session is None:
-                answer = failure(message["id"], RpcError(Code.INVALID_REQUEST, "initialize comes first"))
+                answer = failure(message.id, RpcError(Code.INVALID_REQUEST, "initialize comes first"))
             else:
                 answer = await door.answer(message, session)
             write_line(answer)

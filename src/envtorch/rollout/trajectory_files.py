@@ -1,0 +1,110 @@
+"""Trajectories in a file: a JSON object a line, which `datasets` loads and a later run goes on from."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from envtorch import errors
+from envtorch.rollout.blame import NotAnAction
+from envtorch.rollout.trajectories import Ending, Task, Tokens, Trajectory, TrajectoryGroup, TurnRecord
+
+__all__ = ["TrajectoryFile"]
+
+
+class TrajectoryFile:
+    """A file that groups are added to as they finish.
+
+    A group that was not written to its end, because the writer was killed, is removed when the file is opened
+    again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._finished: Counter[str] = Counter()
+        if self.path.exists():
+            self._recover()
+
+    def __contains__(self, task: Task) -> bool:
+        """Whether a group of this task is in the file."""
+        return task.id in self._finished
+
+    def __len__(self) -> int:
+        """How many groups are in the file."""
+        return self._finished.total()
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        """The trajectories, in the order they were added."""
+        if self.path.exists():
+            with self.path.open() as lines:
+                for line in lines:
+                    yield _read(json.loads(line))
+
+    def add(self, group: TrajectoryGroup) -> None:
+        """Write a group, and have it on the disk before this returns."""
+        rows = [json.dumps(_row(member, len(group))) + "\n" for member in group]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write("".join(rows))
+            file.flush()
+            os.fsync(file.fileno())
+        self._finished[group.task.id] += 1
+
+    def _recover(self) -> None:
+        """Count the groups, and cut off what follows the last whole one."""
+        whole = position = 0
+        missing: int | None = None
+        with self.path.open("rb") as lines:
+            for line in lines:
+                position += len(line)
+                if not line.endswith(b"\n"):
+                    break
+                row = json.loads(line)
+                missing = (row["group_size"] if missing is None else missing) - 1
+                if not missing:
+                    self._finished[row["task"]["id"]] += 1
+                    whole, missing = position, None
+        os.truncate(self.path, whole)
+
+
+def _row(member: Trajectory, size: int) -> dict[str, Any]:
+    blame = member.blame
+    return {
+        "task": {"id": member.task.id, "options": dict(member.task.options), "prompt": member.task.prompt},
+        "member": member.member,
+        "group_size": size,
+        "ending": str(member.ending),
+        "reward": member.reward,
+        "blame": {"kind": type(blame).__name__, "message": str(blame)} if blame is not None else None,
+        "lost": [{"kind": type(error).__name__, "message": error.message} for error in member.lost],
+        "messages": list(member.messages),
+        "ids": list(member.tokens.ids),
+        "mask": list(member.tokens.mask),
+        "logprobs": list(member.tokens.logprobs),
+        "turns": [
+            {"reward": turn.reward, "policy_s": turn.policy_s, "step_s": turn.step_s} for turn in member.turns
+        ],
+    }
+
+
+def _read(row: dict[str, Any]) -> Trajectory:
+    return Trajectory(
+        Task(row["task"]["options"], row["task"]["prompt"], row["task"]["id"]),
+        row["member"],
+        Ending(row["ending"]),
+        tuple(row["messages"]),
+        Tokens(tuple(row["ids"]), tuple(row["mask"]), tuple(row["logprobs"])),
+        tuple(TurnRecord(**turn) for turn in row["turns"]),
+        blame=_error(row["blame"]) if row["blame"] is not None else None,
+        lost=tuple(error for told in row["lost"] if isinstance(error := _error(told), errors.EnvTorchError)),
+    )
+
+
+def _error(told: dict[str, str]) -> Exception:
+    if told["kind"] == NotAnAction.__name__:
+        return NotAnAction(told["message"])
+    kind = getattr(errors, told["kind"], errors.EnvTorchError)
+    error: errors.EnvTorchError = kind(told["message"])
+    return error

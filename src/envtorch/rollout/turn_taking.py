@@ -1,0 +1,86 @@
+"""Turns of one rollout: a completion, the steps it asks for, and what the policy sees of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from envtorch.errors import EnvTorchError
+from envtorch.rollout.beginnings import RolloutClient
+from envtorch.rollout.blame import Faults, NotAnAction, ending_of
+from envtorch.rollout.completions import Batcher
+from envtorch.rollout.trajectories import Ending, TurnRecord
+from envtorch.rollout.transcripts import Transcript
+from envtorch.types import StepResult
+
+__all__ = ["Over", "TurnTaker"]
+
+
+class Over(NamedTuple):
+    """Why a rollout is over."""
+
+    ending: Ending
+    blame: Exception | None = None
+
+
+class TurnTaker:
+    """Plays turns on a session until there is a reason to stop."""
+
+    def __init__(
+        self, batcher: Batcher, faults: Faults, *, max_turns: int, step_timeout_s: float | None
+    ) -> None:
+        self._batcher = batcher
+        self._faults = faults
+        self._max_turns = max_turns
+        self._step_timeout_s = step_timeout_s
+
+    async def play(
+        self, client: RolloutClient, talk: Transcript, until: Callable[[Transcript], bool] | None = None
+    ) -> Over | None:
+        """Play to an ending, or until `until` holds after a turn: then None."""
+        self._batcher.join()
+        try:
+            while len(talk.turns) < self._max_turns:
+                over = await self._take(client, talk)
+                if over is not None:
+                    return over
+                if until is not None and len(talk.turns) < self._max_turns and until(talk):
+                    return None
+            return Over(Ending.MAX_TURNS)
+        finally:
+            self._batcher.leave()
+
+    def ending_of(self, error: EnvTorchError, *, has_acted: bool) -> Ending:
+        """How a rollout ends with this error. Raises it if it is the caller's."""
+        ending = ending_of(error, self._faults, has_acted=has_acted)
+        if ending is None:
+            raise error
+        return ending
+
+    async def _take(self, client: RolloutClient, talk: Transcript) -> Over | None:
+        """One turn; why the rollout is over, or None."""
+        began = time.perf_counter()
+        completion = talk.say(await self._batcher.complete(talk.prompt))
+        policy_s = time.perf_counter() - began
+        results: list[StepResult[Any]] = []
+        over: Over | None = None
+        began = time.perf_counter()
+        try:
+            for action in talk.format.actions(completion):
+                results.append(await client.step(action, timeout_s=self._step_timeout_s))
+                if results[-1].done:
+                    break
+        except NotAnAction as error:
+            over = Over(Ending.POLICY, error)
+        except EnvTorchError as error:
+            over = Over(self.ending_of(error, has_acted=True), error)
+        talk.turns.append(TurnRecord(_sum(results), policy_s, time.perf_counter() - began))
+        if over is None and (not results or results[-1].done):
+            over = Over(Ending.DONE)
+        if over is None:
+            talk.answer(results)
+        return over
+
+
+def _sum(results: Sequence[StepResult[Any]]) -> float | None:
+    rewards = [float(result.reward) for result in results if result.reward is not None]
+    return sum(rewards) if rewards else None

@@ -1,0 +1,93 @@
+"""Trajectories in a file: read as they were written, and gone on from after an interruption."""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from envtorch.rollout import Prompt, Rollouts, Task, Trajectory, TrajectoryFile
+from tests.rollout.dials import LETTERS, RAISE, DialEnv, Player, dials, scattered
+from tests.support import Running
+
+TASKS = [Task({"seed": seed}) for seed in range(6)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with dials() as running:
+        yield running
+
+
+def collect(server: Running, file: TrajectoryFile, policy: Player, stop_after: int | None = None) -> int:
+    """How many groups were played."""
+
+    async def run() -> int:
+        count = 0
+        async with Rollouts(DialEnv, server.url, policy, template=LETTERS, concurrency=8) as rollouts:
+            async for _ in rollouts.groups(TASKS, size=2, record=file):
+                count += 1
+                if count == stop_after:
+                    break
+        return count
+
+    return asyncio.run(run())
+
+
+def comparable(trajectories: Sequence[Trajectory]) -> list[tuple[object, ...]]:
+    rows = [(t.task.id, t.member, t.messages, t.tokens, t.reward, t.cause) for t in trajectories]
+    return sorted(rows, key=repr)
+
+
+def test_trajectories_are_read_as_they_were_written(server: Running, tmp_path: Path) -> None:
+    def choose(prompt: Prompt) -> int:
+        return RAISE if "game 3" in prompt.messages[1]["content"] else scattered(prompt)
+
+    file = TrajectoryFile(tmp_path / "runs" / "rollouts.jsonl")
+    played: list[Trajectory] = []
+
+    async def run() -> None:
+        async with Rollouts(DialEnv, server.url, Player(choose), template=LETTERS) as rollouts:
+            async for group in rollouts.groups(TASKS, size=2, record=file):
+                played.extend(group)
+
+    asyncio.run(run())
+    read = list(TrajectoryFile(file.path))
+    assert read[0].turns == played[0].turns
+    assert comparable(read) == comparable(played)
+    assert {t.cause for t in read} >= {"environment: EnvironmentFailed"}
+
+
+def test_a_run_that_was_interrupted_goes_on_where_it_was(server: Running, tmp_path: Path) -> None:
+    whole = TrajectoryFile(tmp_path / "whole.jsonl")
+    assert collect(server, whole, Player(scattered)) == len(TASKS)
+    broken = TrajectoryFile(tmp_path / "broken.jsonl")
+    assert collect(server, broken, Player(scattered), stop_after=2) == 2
+    resumed = TrajectoryFile(broken.path)
+    assert collect(server, resumed, Player(scattered)) == len(TASKS) - 2
+    assert comparable(list(resumed)) == comparable(list(whole))
+    assert len(resumed) == len(TASKS)
+
+
+@pytest.mark.parametrize("cut", [1, 100, 1000])
+def test_a_group_that_was_half_written_is_played_again(server: Running, tmp_path: Path, cut: int) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    collect(server, file, Player(scattered))
+    before = comparable(list(file))
+    os.truncate(file.path, file.path.stat().st_size - cut)
+    resumed = TrajectoryFile(file.path)
+    assert len(resumed) < len(TASKS)
+    collect(server, resumed, Player(scattered))
+    assert comparable(list(resumed)) == before
+
+
+def test_datasets_loads_the_file(server: Running, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    collect(server, file, Player(scattered))
+    rows = datasets.load_dataset("json", data_files=str(file.path), split="train", cache_dir=str(tmp_path))
+    assert len(rows) == 2 * len(TASKS)
+    assert all(len(row["ids"]) == len(row["mask"]) == len(row["logprobs"]) for row in rows)
+    assert json.loads(file.path.read_text().splitlines()[0])["group_size"] == 2
