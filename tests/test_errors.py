@@ -82,7 +82,7 @@ def test_each_error_arrives_with_its_details_on_the_extended_wire(code: str, for
     sent = BY_CODE[code]("what happened", usable=True, error_id="abc")
     reply = extended.error_reply(sent, format)
     frame = extended.write_frame([extended.Message.of(reply, id=3, ch=1)], format)
-    (tagged,) = extended.read_answers(frame, format)
-    received = tagged.answer.error()
-    assert (type(received), received.message, tagged.id, tagged.ch) == (BY_CODE[code], "what happened", 3, 1)
+    (read,) = extended.read_frame(frame, format)
+    received = Answer(read.type, format.read(bytes(read.data))).error()
+    assert (type(received), received.message, read.id, read.ch) == (BY_CODE[code], "what happened", 3, 1)
     assert received.details == {"usable": True, "error_id": "abc"}

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from envtorch import ConcurrencyConfig, EnvClient, EnvPool, VectorEnv, create_app
+from envtorch.compat.generic_client import GenericEnvClient
 from envtorch.errors import (
     ClientBusy,
     ClientClosed,
@@ -23,7 +25,7 @@ from envtorch.errors import (
     WrongProcess,
 )
 from envtorch.providers import ProcessProvider
-from tests.client.test_clients import ObedientEnv
+from tests.client.test_clients import ObedientEnv, ObedientHttp
 from tests.faults.counting import Add, Counting, CountingEnv, counting_server
 from tests.server.environments import AsyncObedient, Count, Obedient, Order, Report
 from tests.support import Running, cut, eventually, running
@@ -40,6 +42,7 @@ def in_a_child(work: Callable[[], object]) -> str:
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(60)  # a child that hangs is a failure, not a leftover
         try:
             said = str(work())
         except BaseException as error:
@@ -132,6 +135,19 @@ class TestOtherProcesses:
             assert in_a_child(pool.close) == "None"
             with pool.session() as env:
                 env.reset()
+
+    def test_an_http_client(self, server: Running) -> None:
+        with ObedientHttp(server.url) as env:
+            env.reset()
+            assert in_a_child(env.state) == "WrongProcess"
+            assert in_a_child(env.close) == "None"
+            assert env.step(Order(do="parent")).observation.said == "parent"
+
+    def test_a_client_written_for_openenv(self, server: Running) -> None:
+        with GenericEnvClient(base_url=server.url).sync() as env:
+            env.reset()
+            assert in_a_child(env.state) == "WrongProcess"
+            assert env.step({"do": "parent"}).observation["said"] == "parent"
 
     def test_a_server_that_was_started_for_a_client(self) -> None:
         provider = ProcessProvider()
@@ -252,6 +268,17 @@ class TestClosed:
         assert env.step(Order(do="on")).observation.said == "on"
         env.close()
 
+    def test_nor_with_an_http_client(self, server: Running) -> None:
+        env = ObedientHttp(server.url)
+        env.reset()
+        env.close()
+        assert server.sessions.active == 0
+        for call in (lambda: env.step(Order(do="x")), env.state):
+            with pytest.raises(ClientClosed):
+                call()
+        assert env.reset(seed=3).observation.said == "seed 3"
+        env.close()
+
     def test_nor_with_an_async_client(self, server: Running) -> None:
         async def play() -> None:
             env = ObedientEnv.aio(server.url)
@@ -296,6 +323,14 @@ class TestDropped:
     @pytest.mark.parametrize("wire", ["json", "msgpack", "openenv"])
     def test_a_blocking_client(self, server: Running, wire: Any) -> None:
         env = ObedientEnv(server.url, wire=wire)
+        env.reset()
+        assert server.sessions.active == 1
+        del env
+        gc.collect()
+        eventually(lambda: server.sessions.active == 0, "the slot is free")
+
+    def test_an_http_client(self, server: Running) -> None:
+        env = ObedientHttp(server.url)
         env.reset()
         assert server.sessions.active == 1
         del env
@@ -363,8 +398,6 @@ class TestGivingUp:
 
     def test_an_interrupted_step_is_cancelled(self) -> None:
         class Interrupted(Exception): ...
-
-        import signal
 
         def interrupt(*_: object) -> None:
             raise Interrupted

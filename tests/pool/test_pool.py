@@ -15,11 +15,13 @@ from envtorch.errors import (
     CapacityReached,
     ConfigurationError,
     EngineUnavailable,
+    EnvTorchError,
     OutOfResources,
     SessionLost,
     TimedOut,
 )
 from envtorch.pool import AsyncEnvPool, EnvPool, Failed, Finished
+from envtorch.pool.outcomes import is_infrastructure
 from envtorch.providers import ProcessProvider
 from envtorch.providers.base import ContainerProvider, Phase, Status
 from tests.support import Running, eventually
@@ -196,6 +198,33 @@ def test_an_episode_lost_to_the_infrastructure_is_played_again_and_told(
     assert [str(error) for error in (*lost.lost, lost.error)] == ["attempt 1", "attempt 2", "attempt 3"]
     assert isinstance(won, Finished)
     assert (won.value, [str(error) for error in won.lost]) == ("won", ["attempt 1"])
+
+
+@pytest.mark.parametrize("error", [TimedOut, OutOfResources])
+def test_a_step_that_hung_or_ran_out_of_memory_is_the_policys_unless_the_caller_says_otherwise(
+    borrowed: Callable[[], Borrowed], error: type[EnvTorchError]
+) -> None:
+    played: Counter[str] = Counter()
+
+    def exceed(env: EchoEnv, item: str) -> str:
+        played[item] += 1
+        if played[item] == 1:
+            raise error("too much")
+        return "won"
+
+    with EnvPool(EchoEnv, borrowed, replicas=1) as pool:
+        [scored] = pool.run(exceed, ["policy"])
+        [again] = pool.run(exceed, ["caller"], retry_on=(error,))
+    assert isinstance(scored, Failed)
+    assert (type(scored.error), played["policy"]) == (error, 1)
+    assert isinstance(again, Finished)
+    assert [type(lost) for lost in again.lost] == [error]
+
+
+def test_a_call_that_timed_out_while_there_was_no_connection_is_the_infrastructures() -> None:
+    assert is_infrastructure(TimedOut("late", is_connected=False))
+    assert not is_infrastructure(TimedOut("late", is_connected=True))
+    assert not is_infrastructure(TimedOut("the server's deadline passed", usable=True))
 
 
 def test_when_nothing_can_be_started_everybody_is_told_why(made: list[Borrowed]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envtorch.errors import ClientClosed, InvalidAction, MessageTooLarge, ProtocolError, SessionLost, TimedOut
 from envtorch.protocol.channels import Arrived, ChannelPhase, ClientChannels
-from envtorch.protocol.extended import Message, read_answers, read_frame, write_frame
+from envtorch.protocol.extended import Message, read_frame, write_frame
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 
 COUNT = 6
@@ -247,7 +247,6 @@ class TestFrames:
         frame = write_frame(messages, format)
         heard = read_frame(frame, format)
         assert [(m.id, m.ch, format.read(bytes(m.data))) for m in heard] == batch
-        assert [(a.id, a.ch, a.answer.data) for a in read_answers(frame, format)] == batch
 
     @given(frame=st.binary())
     def test_no_bytes_do_anything_but_decode_or_fail_with_our_error(

@@ -1,15 +1,17 @@
 """The HTTP client: for code written against the first API, and for where only HTTP gets through."""
 
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Generic, Self
 
 import httpx
 
+from envtorch.client.guard import ProcessGuard, UseGuard
 from envtorch.client.launch import Starter, plan, plan_hub
 from envtorch.client.options import Owner
 from envtorch.client.translation import Translation
-from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
+from envtorch.errors import ClientClosed, ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
 from envtorch.protocol.encoding import encode_value
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
@@ -17,6 +19,9 @@ __all__ = ["HTTPEnvClient"]
 
 ANSWER_MARGIN_S = 5.0
 """How much longer than the server's deadline to wait for its reply that the deadline passed."""
+
+CLOSING_S = 2.0
+"""How long to try to tell the server that the session is over."""
 
 
 class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
@@ -35,11 +40,14 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         self.base_url = base_url.rstrip("/")
         self._timeout_s = float(request_timeout_s)
         self._provider = provider
-        self._http = httpx.Client(
-            base_url=self.base_url,
-            headers={"Content-Type": "application/json", **(default_headers or {})},
-            timeout=self._timeout_s,
-        )
+        self._headers = {"Content-Type": "application/json", **(default_headers or {})}
+        self._guard = UseGuard("client")
+        self._is_closed = False
+        self._http = self._new_client()
+        self._finalizer = weakref.finalize(self, _give_back, self._http, self._guard)
+
+    def _new_client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.base_url, headers=self._headers, timeout=self._timeout_s)
 
     @classmethod
     def from_docker_image(cls, image: str, provider: Starter | str | None = None, **options: Any) -> Self:
@@ -64,6 +72,9 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         **options: Any,
     ) -> StepResult[ObsT]:
         """Begin an episode: `seed`, `episode_id`, and whatever the environment's `reset` takes."""
+        if self._is_closed:
+            self._http, self._is_closed = self._new_client(), False
+            self._finalizer = weakref.finalize(self, _give_back, self._http, self._guard)
         named = {"seed": seed, "episode_id": episode_id}
         body = {**{name: value for name, value in named.items() if value is not None}, **options}
         return self.parse_result(
@@ -95,12 +106,12 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
 
     def close(self) -> None:
         """End the session, and stop the server if it was started for this client."""
+        if not self._guard.is_at_home:
+            return
+        self._is_closed = True
         try:
-            self._http.post("/close", timeout=min(self._timeout_s, 2.0))
-        except httpx.HTTPError:
-            pass  # there is nobody left to tell
+            self._finalizer()
         finally:
-            self._http.close()
             if self._provider is not None:
                 self._provider.stop_container()
 
@@ -114,8 +125,11 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
+        if self._is_closed:
+            raise ClientClosed("the client was closed; reset() opens a new session")
         try:
-            response = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
+            with self._guard:
+                response = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
         except httpx.TimeoutException as error:
             raise TimedOut(f"{method} {path} was not answered in time: {error!r}") from error
         except httpx.TransportError as error:
@@ -135,6 +149,19 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _give_back(http: httpx.Client, home: ProcessGuard) -> None:
+    """End the session of a client that is closed, dropped or left open at exit."""
+    if not home.is_at_home:
+        return
+    try:
+        if http.cookies:  # else there is no session
+            http.post("/close", timeout=CLOSING_S)
+    except httpx.HTTPError:
+        pass  # there is nobody left to tell
+    finally:
+        http.close()
 
 
 def _error_in(response: httpx.Response) -> EnvTorchError:

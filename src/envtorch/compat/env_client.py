@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
+from envtorch.client.guard import ProcessGuard
 from envtorch.compat.bootstrap import Bootstrap, start_image, start_space
 from envtorch.compat.pending import LoopThread, Pending, is_loop_running, settle
 from envtorch.compat.utils import convert_to_ws_url
@@ -67,6 +68,7 @@ class EnvClient(ABC, Generic[ActT, ObsT, StateT]):
         self._colour: str | None = None
         self._loop_thread = LoopThread("openenv-sync-client-loop")
         self._children: list[EnvClient[Any, Any, Any]] = []
+        self._home = ProcessGuard("client")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_mode":
@@ -148,6 +150,8 @@ class EnvClient(ABC, Generic[ActT, ObsT, StateT]):
     def _dispatch(
         self, start: Callable[[], Coroutine[Any, Any, T]], then: Callable[[], None] | None = None
     ) -> Any:
+        self._home.require()
+
         def blocking() -> T:
             self._keep_colour("blocking")
             try:

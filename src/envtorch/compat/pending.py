@@ -5,6 +5,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
+from envtorch.client.guard import ProcessGuard
+
 __all__ = ["LoopThread", "Pending", "is_loop_running"]
 
 T = TypeVar("T")
@@ -26,9 +28,13 @@ class LoopThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._home = ProcessGuard("client")
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine comes to; this thread waits for it."""
+        """What a coroutine returns; this thread waits for it. Raises `WrongProcess` in a forked process."""
+        if not self._home.is_at_home:
+            coroutine.close()
+            self._home.require()
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
@@ -39,7 +45,7 @@ class LoopThread:
         """End the thread. A later call starts another."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
-        if loop is None or thread is None:
+        if loop is None or thread is None or not self._home.is_at_home:
             return
         loop.call_soon_threadsafe(loop.stop)
         if thread is not threading.current_thread():

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from envtorch.errors import TimedOut
+from envtorch.errors import EnvTorchError, TimedOut
 from envtorch.pool.base import Pool
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
@@ -16,6 +16,7 @@ __all__ = ["AsyncEnvPool"]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
+Errors = tuple[type[EnvTorchError], ...]
 
 
 class AsyncConnectable(Protocol):
@@ -59,7 +60,7 @@ class AsyncEnvPool(Pool[ClientT]):
 
     @asynccontextmanager
     async def session(self, *, timeout_s: float | None = None) -> AsyncIterator[ClientT]:
-        """A session on the server with most room. Waits its turn while all are taken.
+        """A session on the server with the most room. Waits in a queue while all are taken.
 
         Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, and
         the reason itself when no server could be started.
@@ -78,16 +79,19 @@ class AsyncEnvPool(Pool[ClientT]):
         items: Iterable[ItemT],
         *,
         attempts: int = 3,
+        retry_on: Errors = (),
     ) -> AsyncIterator[Outcome[ItemT, ResultT]]:
         """Play an episode for each item, as many at once as there are sessions; outcomes as they come.
 
-        Every item has exactly one outcome. An episode that is lost to the infrastructure is played
-        again from its beginning, up to `attempts` times in all; any other error is its outcome.
+        Every item has exactly one outcome. An episode that is lost to the infrastructure is played again from
+        its beginning, up to `attempts` times in all; any other error is its outcome. A step that timed out or
+        ran out of memory is the policy's: where it is not, `retry_on=(TimedOut, OutOfResources)` plays those
+        again, too.
         """
         waiting: set[asyncio.Task[Outcome[ItemT, ResultT]]] = set()
         try:
             for item in items:
-                waiting.add(asyncio.create_task(self._play(play, item, attempts)))
+                waiting.add(asyncio.create_task(self._play(play, item, attempts, retry_on)))
                 if len(waiting) >= self.capacity:  # no item is taken before there is room for it
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for episode in done:
@@ -103,13 +107,13 @@ class AsyncEnvPool(Pool[ClientT]):
                 await asyncio.wait(waiting)
 
     async def _play(
-        self, play: Callable[[ClientT, ItemT], Awaitable[ResultT]], item: ItemT, limit: int
+        self, play: Callable[[ClientT, ItemT], Awaitable[ResultT]], item: ItemT, limit: int, retry_on: Errors
     ) -> Outcome[ItemT, ResultT]:
         async def attempt(playing: Playing[ResultT]) -> None:
             async with self.session() as client:
                 playing.over(await play(client, item))
 
-        return await drive_async(episode(item, limit), attempt)
+        return await drive_async(episode(item, limit, retry_on), attempt)
 
     async def _acquire(self, timeout_s: float | None) -> Replica:
         self._home.require()

@@ -16,6 +16,7 @@ __all__ = ["EnvPool"]
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
+Errors = tuple[type[EnvTorchError], ...]
 
 
 class Connectable(Protocol):
@@ -55,7 +56,7 @@ class EnvPool(Pool[ClientT]):
 
     @contextmanager
     def session(self, *, timeout_s: float | None = None) -> Iterator[ClientT]:
-        """A session on the server with most room. Waits its turn while all are taken.
+        """A session on the server with the most room. Waits in a queue while all are taken.
 
         Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, and
         the reason itself when no server could be started.
@@ -74,16 +75,19 @@ class EnvPool(Pool[ClientT]):
         items: Iterable[ItemT],
         *,
         attempts: int = 3,
+        retry_on: Errors = (),
     ) -> Iterator[Outcome[ItemT, ResultT]]:
         """Play an episode for each item, as many at once as there are sessions; outcomes as they come.
 
-        Every item has exactly one outcome. An episode that is lost to the infrastructure is played
-        again from its beginning, up to `attempts` times in all; any other error is its outcome.
+        Every item has exactly one outcome. An episode that is lost to the infrastructure is played again from
+        its beginning, up to `attempts` times in all; any other error is its outcome. A step that timed out or
+        ran out of memory is the policy's: where it is not, `retry_on=(TimedOut, OutOfResources)` plays those
+        again, too.
         """
         waiting: set[Future[Outcome[ItemT, ResultT]]] = set()
         with ThreadPoolExecutor(self.capacity, thread_name_prefix="envtorch-episode") as threads:
             for item in items:
-                waiting.add(threads.submit(self._play, play, item, attempts))
+                waiting.add(threads.submit(self._play, play, item, attempts, retry_on))
                 if len(waiting) >= self.capacity:  # no item is taken before there is room for it
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     yield from (episode.result() for episode in done)
@@ -92,13 +96,13 @@ class EnvPool(Pool[ClientT]):
                 yield from (episode.result() for episode in done)
 
     def _play(
-        self, play: Callable[[ClientT, ItemT], ResultT], item: ItemT, limit: int
+        self, play: Callable[[ClientT, ItemT], ResultT], item: ItemT, limit: int, retry_on: Errors
     ) -> Outcome[ItemT, ResultT]:
         def attempt(playing: Playing[ResultT]) -> None:
             with self.session() as client:
                 playing.over(play(client, item))
 
-        return drive(episode(item, limit), attempt)
+        return drive(episode(item, limit, retry_on), attempt)
 
     def _acquire(self, timeout_s: float | None) -> Replica:
         self._home.require()

@@ -1,4 +1,4 @@
-"""What became of an episode: it finished, or it failed; each item has exactly one outcome."""
+"""How an episode ended: it finished, or it failed; each item has exactly one outcome."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from envtorch.errors import (
     InternalError,
     ProviderFailed,
     SessionLost,
+    TimedOut,
 )
 
 __all__ = [
@@ -28,23 +29,21 @@ __all__ = [
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
-INFRASTRUCTURE = (
-    CapacityReached,
-    Draining,
-    SessionLost,
-    InternalError,
-    ConnectFailed,
-    ProviderFailed,
-)
-"""Faults that say nothing about the agent: the episode is played again, elsewhere.
+INFRASTRUCTURE = (CapacityReached, Draining, SessionLost, InternalError, ConnectFailed, ProviderFailed)
+"""Faults that say nothing about the policy: the episode is played again, elsewhere.
 
-A step that timed out or ran out of resources is not among them: else an agent would be spared the
-consequences of its own actions."""
+`TimedOut` and `OutOfResources` are not among them: an action that hangs or takes too much memory is the
+policy's, and one that is played again until it fits would teach a policy to escape its penalties.
+"""
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Whether an episode that ended so should be played again."""
-    return isinstance(error, INFRASTRUCTURE)
+    """Whether an error is a fault of the servers or the network, and not of what was played.
+
+    A call that timed out is so only while there was no connection to its server.
+    """
+    was_cut_off = isinstance(error, TimedOut) and error.details.get("is_connected") is False
+    return was_cut_off or isinstance(error, INFRASTRUCTURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +73,15 @@ class Attempts:
     """How often one episode was tried, and whether it should be tried again."""
 
     limit: int
+    retry_on: tuple[type[EnvTorchError], ...] = ()
+    """Further errors after which the episode is played again."""
     lost: tuple[EnvTorchError, ...] = ()
 
     def again_after(self, error: Exception) -> bool:
         """Note how an attempt ended; True if there is to be another."""
-        if not isinstance(error, EnvTorchError) or not is_infrastructure(error):
+        if not isinstance(error, EnvTorchError):
+            return False
+        if not (is_infrastructure(error) or isinstance(error, self.retry_on)):
             return False
         if len(self.lost) + 1 >= self.limit:
             return False
@@ -88,7 +91,7 @@ class Attempts:
 
 @dataclass(slots=True)
 class Playing(Generic[ResultT]):
-    """One attempt at an episode: whoever makes it says here when the episode is over."""
+    """One attempt at an episode; `over` notes that it was played to its end."""
 
     results: list[ResultT] = field(default_factory=list)
 
@@ -97,14 +100,14 @@ class Playing(Generic[ResultT]):
 
 
 def episode(
-    item: ItemT, limit: int
+    item: ItemT, limit: int, retry_on: tuple[type[EnvTorchError], ...] = ()
 ) -> Generator[Playing[ResultT], None, Finished[ItemT, ResultT] | Failed[ItemT]]:
-    """A flow: yields an attempt to be made, again while the infrastructure loses it; the outcome.
+    """A flow that yields an attempt to be made, and another while the infrastructure loses it; the outcome.
 
-    What an attempt raises is thrown in. An episode that was over before counts all the same: a session
-    that breaks while it is closed costs nothing.
+    What an attempt raises is thrown in. An episode that was over before the error counts: a session that
+    breaks while it is closed costs nothing.
     """
-    attempts = Attempts(limit)
+    attempts = Attempts(limit, retry_on)
     while True:
         playing: Playing[ResultT] = Playing()
         try:

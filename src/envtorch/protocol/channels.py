@@ -160,7 +160,8 @@ class ClientChannels:
 
     def next_deadline(self) -> float:
         """When the caller of the most urgent request stops waiting."""
-        return min(request.deadline for request in set(self._owed.values()))
+        requests = self._owed.values()
+        return min(request.deadline for request in (set(requests) if len(requests) > 1 else requests))
 
     # Opening and attaching.
 
@@ -314,25 +315,26 @@ class ClientChannels:
 
     # Giving up.
 
-    def expire(self, now: float) -> bytes | None:
-        """Give up the requests whose deadline has passed: each of their sessions gets `TimedOut`.
+    def expire(self, now: float, *, is_connected: bool = True) -> bytes | None:
+        """Give up the requests whose deadline has passed: each of their sessions gets `TimedOut`, whose
+        details say whether there was a connection.
 
         A frame that tells the server to cancel them; None when nothing expired, or nothing was sent.
         """
         late = [number for number, request in self._owed.items() if request.deadline <= now]
-        return self._give_up(late, is_late=True)
+        return self._give_up(late, late_details={"is_connected": is_connected})
 
     def give_up(self, channels: Iterable[int] | None = None) -> bytes | None:
         """Nobody waits any more for what these channels owe, or all; a frame that tells the server so."""
         given_up = list(self._owed) if channels is None else [n for n in channels if n in self._owed]
-        return self._give_up(given_up, is_late=False)
+        return self._give_up(given_up)
 
     def withdrawals(self) -> bytes | None:
         """A frame that cancels what is owed; the requests themselves are still answered."""
         batch = [self._cancel(number, request.id) for number, request in self._owed.items()]
         return self.format.write(batch) if batch else None
 
-    def _give_up(self, channels: Sequence[int], *, is_late: bool) -> bytes | None:
+    def _give_up(self, channels: Sequence[int], late_details: dict[str, Any] | None = None) -> bytes | None:
         batch: list[Message] = []
         for number in channels:
             request = self._owed.pop(number)
@@ -341,9 +343,9 @@ class ClientChannels:
             if number not in self._unsent and self._channels[number].phase is ChannelPhase.HELD:
                 batch.append(self._cancel(number, request.id))
             self._unsent.discard(number)
-            if is_late:
+            if late_details is not None:
                 told = f"{request.kind} was not answered within {request.limit_s:g} s"
-                self._arrived.append(Arrived([number], "error", error=TimedOut(told)))
+                self._arrived.append(Arrived([number], "error", error=TimedOut(told, **late_details)))
         return self.format.write(batch) if batch else None
 
     def _cancel(self, channel: int, id: int) -> Message:

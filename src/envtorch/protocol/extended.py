@@ -23,11 +23,11 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, ProtocolError, UnknownMessage
+from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, UnknownMessage
 from envtorch.protocol import messages
 from envtorch.protocol.batch import Steps
 from envtorch.protocol.formats import JSON, MSGPACK, READ_ERRORS, Format
-from envtorch.protocol.wire import Answer, Reply
+from envtorch.protocol.wire import Reply
 
 __all__ = [
     "FORMATS",
@@ -39,7 +39,6 @@ __all__ = [
     "Open",
     "control_data",
     "error_reply",
-    "read_answers",
     "read_envelope",
     "read_frame",
     "simulation_request",
@@ -168,28 +167,3 @@ def error_reply(error: EnvTorchError, format: Format) -> Reply:
     if format is JSON:
         return Reply("error", messages.write_json(data))
     return Reply("error", format.write(data), format)
-
-
-class TaggedAnswer(msgspec.Struct, frozen=True):
-    """A reply, and which request it answers; None for what the server says by itself."""
-
-    type: str
-    id: int | None = None
-    ch: int = 0
-    data: dict[str, Any] = {}
-
-    @property
-    def answer(self) -> Answer:
-        return Answer(self.type, self.data)
-
-
-_incoming = {format.name: format.reader(list[TaggedAnswer] | TaggedAnswer) for format in FORMATS.values()}
-
-
-def read_answers(frame: str | bytes, format: Format) -> list[TaggedAnswer]:
-    """The replies in a frame, as a client reads them. Raises `ProtocolError` for anything else."""
-    try:
-        found = _incoming[format.name].decode(frame)
-    except READ_ERRORS as error:
-        raise ProtocolError(f"the server's reply cannot be read: {error}") from error
-    return found if isinstance(found, list) else [found]

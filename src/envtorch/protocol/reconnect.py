@@ -23,7 +23,6 @@ from envtorch.errors import (
     EnvTorchError,
     MessageTooLarge,
     SessionLost,
-    TimedOut,
 )
 from envtorch.protocol.channels import Arrived, ClientChannels
 from envtorch.protocol.extended import FORMATS
@@ -255,7 +254,7 @@ class Reconnecting:
                 raise refused
         except Late:
             yield from self.close()
-            raise TimedOut(f"the server did not open a session within {limit_s:g} s") from None
+            raise ConnectFailed(f"the server did not open a session within {limit_s:g} s") from None
         except EnvTorchError:
             yield from self.close()
             raise
@@ -326,7 +325,8 @@ class Reconnecting:
                 except Cut as cut:
                     yield from self._disconnect(cut)
                 except Late:
-                    yield from self._tell(self.channels.expire(self._clock()))
+                    expired = self.channels.expire(self._clock(), is_connected=self._is_connected)
+                    yield from self._tell(expired)
         except GeneratorExit:
             self._spoil()
             self.channels.give_up()

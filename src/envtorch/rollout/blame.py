@@ -10,7 +10,7 @@ from envtorch.errors import (
     OutOfResources,
     TimedOut,
 )
-from envtorch.pool.outcomes import INFRASTRUCTURE
+from envtorch.pool.outcomes import INFRASTRUCTURE, is_infrastructure
 from envtorch.rollout.trajectories import Ending
 
 __all__ = ["Faults", "NotAnAction", "ending_of"]
@@ -37,6 +37,8 @@ _BEGINNING: Faults = {**_STEP, TimedOut: Ending.LOST, OutOfResources: Ending.LOS
 
 def ending_of(error: EnvTorchError, faults: Faults, *, has_acted: bool) -> Ending | None:
     """How a rollout ends with this error; None for one that is the caller's, such as a wrong option."""
+    if is_infrastructure(error) and not isinstance(error, tuple(faults)):
+        return Ending.LOST  # such as a call that timed out while there was no connection
     table = {**(_STEP if has_acted else _BEGINNING), **faults}
     found = next((table[kind] for kind in type(error).__mro__ if kind in table), None)
     if found is Ending.POLICY and not has_acted:

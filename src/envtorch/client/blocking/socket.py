@@ -15,7 +15,7 @@ from envtorch.protocol.reconnect import Connect, Cut, Drop, Late, Ping, Receive,
 
 __all__ = ["BlockingShell"]
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 64 * 1024
 CLOSING_S = 1.0
 HEADERS = (("EnvTorch-Pings", "unanswered"),)
 """Between two calls nobody reads from the socket, so the server's pings have no answer."""
