@@ -251,7 +251,7 @@ def available() -> int:
 
 def proportional_sizes(sandbox: Sandbox) -> tuple[int, int]:
     """Of the init, and of everything below it."""
-    init = sandbox._core.host_process() or 0
+    init = sandbox._core.handle.host_process() or 0
     return proportional_size(init), tree_size(init) - proportional_size(init)
 
 

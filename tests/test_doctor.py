@@ -12,7 +12,7 @@ from rich.console import Console
 from envtorch.cli.examination import ADVICE, EXTRAS, PROTECTS, Examination, Finding, examine, show
 from envtorch.errors import EnvironmentFailed
 from envtorch.sandbox import PROTECTIONS, Policy
-from envtorch.sandbox.report import Report, judge
+from envtorch.sandbox.protections import Report, judge
 from tests.support import PATIENCE_S
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]

@@ -97,11 +97,17 @@ class Player:
 
     choose: Callable[[Prompt], int]
     before: Callable[[int], Any] | None = None
+    version: Callable[[], int] = int
+    versions: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
+    """With which versions of the weights each prompt was completed."""
     said: dict[tuple[int, ...], Completion] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
 
     async def __call__(self, prompts: Sequence[Prompt]) -> list[Completion]:
         self.sizes.append(len(prompts))
+        version = self.version()
+        for prompt in prompts:
+            self.versions.setdefault(tuple(prompt.ids or ()), set()).add(version)
         if self.before is not None:
             await self.before(len(self.sizes))
         return [self._complete(prompt) for prompt in prompts]

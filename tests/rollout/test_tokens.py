@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -36,13 +37,15 @@ def turns_of(tokens: Tokens) -> Iterator[tuple[int, int]]:
 def check(trajectory: Trajectory, player: Player) -> None:
     """Every turn is what the policy said to exactly the tokens before it; nothing else is masked in."""
     tokens = trajectory.tokens
-    assert len(tokens.ids) == len(tokens.mask) == len(tokens.logprobs)
+    assert len(tokens.ids) == len(tokens.mask) == len(tokens.logprobs) == len(tokens.versions)
     turns = list(turns_of(tokens))
     assert len(turns) == len(trajectory.turns)
     for begin, end in turns:
         said = player.said[tokens.ids[:begin]]
         assert tokens.ids[begin:end] == tuple(said.ids)
         assert tokens.logprobs[begin:end] == tuple(said.logprobs or ())
+        assert set(tokens.versions[begin:end]) <= player.versions[tokens.ids[:begin]]
+    assert all(later >= earlier for earlier, later in pairwise(v for v in tokens.versions if v))
     outside = [tokens.logprobs[place] for place in range(len(tokens)) if tokens.mask[place] == 0]
     assert set(outside) <= {0.0}
     spoken = [message["content"] for message in trajectory.messages if message["role"] == "assistant"]
@@ -51,10 +54,11 @@ def check(trajectory: Trajectory, player: Player) -> None:
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_tokens_stay_aligned_for_any_interleaving_of_turns_forks_and_losses(
+def test_tokens_stay_aligned_for_any_interleaving_of_turns_forks_losses_and_parks(
     server: Running, data: st.DataObject
 ) -> None:
     losses = data.draw(st.dictionaries(st.integers(1, 12), st.integers(0, 20), max_size=4), label="losses")
+    parks = data.draw(st.sets(st.integers(1, 12), max_size=3), label="parks")
     size = data.draw(st.integers(1, 4), label="size")
     tasks = data.draw(st.lists(st.integers(0, 50), min_size=1, max_size=3, unique=True), label="seeds")
     options: dict[str, Any] = {
@@ -66,18 +70,29 @@ def test_tokens_stay_aligned_for_any_interleaving_of_turns_forks_and_losses(
         "attempts": data.draw(st.integers(1, 3), label="attempts"),
     }
 
-    async def before(call: int) -> None:
-        if call in losses:
-            await lose(server, losses[call])
+    async def play() -> tuple[list[Trajectory], Player]:
+        updates: list[asyncio.Task[None]] = []
 
-    player = Player(scattered, before)
+        async def update() -> None:
+            await rollouts.park()
+            if len(updates) > 1:
+                await lose(server, len(updates))  # sessions are lost while nothing runs, too
+            rollouts.resume(rollouts.version + 1)
 
-    async def play() -> list[Trajectory]:
-        made = Rollouts(DialEnv, server.url, player, template=LETTERS, client_options=QUICK, **options)
-        async with made as rollouts:
-            return [t async for group in rollouts.groups(tasks, size=size) for t in group]
+        async def before(call: int) -> None:
+            if call in losses:
+                await lose(server, losses[call])
+            if call in parks:
+                updates.append(asyncio.create_task(update()))
 
-    trajectories = asyncio.run(play())
+        player = Player(scattered, before, lambda: rollouts.version)
+        rollouts = Rollouts(DialEnv, server.url, player, template=LETTERS, client_options=QUICK, **options)
+        async with rollouts:
+            played = [t async for group in rollouts.groups(tasks, size=size) for t in group]
+            await asyncio.gather(*updates)
+        return played, player
+
+    trajectories, player = asyncio.run(play())
     assert len(trajectories) == size * len(tasks)
     for trajectory in trajectories:
         check(trajectory, player)
@@ -86,8 +101,8 @@ def test_tokens_stay_aligned_for_any_interleaving_of_turns_forks_and_losses(
 
 
 def test_tokens_that_are_not_aligned_cannot_be_made() -> None:
-    with pytest.raises(ValueError, match="2 ids, 1 mask, 2 logprobs"):
-        Tokens((1, 2), (0,), (0.0, 0.0))
+    with pytest.raises(ValueError, match="2 ids, 1 mask, 2 logprobs, 2 versions"):
+        Tokens((1, 2), (0,), (0.0, 0.0), (0, 0))
 
 
 def test_the_prompt_is_what_stands_before_the_policys_first_token() -> None:

@@ -38,7 +38,7 @@ SNIPPETS: list[tuple[str, str, str, tuple[Outcome, ...]]] = [
     (
         "writes",
         "write into the guest's own code",
-        "from guest import wire\nattempt(lambda: open(wire.__file__, 'a'))",
+        "from guest import guest_wire as wire\nattempt(lambda: open(wire.__file__, 'a'))",
         (),
     ),
     ("writes", "remove the interpreter", "attempt(lambda: os.unlink(os.path.realpath(sys.executable)))", ()),

@@ -25,7 +25,7 @@ import os, sys, time
 from envtorch.sandbox import Policy, Sandbox, zygotes
 sandbox = Sandbox(Policy(namespaces=False))
 sandbox.run("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time\\n    time.sleep(1000)")
-print(zygotes.estate().folder, sandbox._core.host_process(), flush=True)
+print(zygotes.owned_resources().folder, sandbox._core.handle.host_process(), flush=True)
 sys.stdin.read()
 """
 
@@ -100,7 +100,7 @@ def _check_that_nothing_is_left_of_a_killed_init(policy: Policy) -> None:
         other.run("kept = 1")
         sandbox.run(STAY.format(name=name))
         assert survivors(name)
-        init = sandbox._core.host_process()
+        init = sandbox._core.handle.host_process()
         assert init is not None
         os.kill(init, signal.SIGKILL)
         sandbox.close()

@@ -147,7 +147,7 @@ OUTLIVED = """
 import os, sys, time
 from envtorch.sandbox import Sandbox
 sandbox = Sandbox()
-print(sandbox._core.host_process(), sandbox._core.zygote.keeper.pid, flush=True)
+print(sandbox._core.handle.host_process(), sandbox._core.zygote.supervisor.pid, flush=True)
 if os.fork() == 0:
     os.close(1)
     sys.stdin.read()
@@ -167,6 +167,6 @@ def test_a_child_that_outlives_the_owner_keeps_no_sandbox_alive() -> None:
         assert len(processes) == 2
         eventually(
             lambda: not any(os.path.exists(f"/proc/{process}") for process in processes),
-            "the sandbox and its keeper are gone while the child lives",
+            "the sandbox and its supervisor are gone while the child lives",
         )
         owner.stdin.close()

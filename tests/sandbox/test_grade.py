@@ -165,8 +165,8 @@ HOSTILE_STATES = {
     "long nested names": "import os\nfor _ in range(60): os.mkdir('d' * 200); os.chdir('d' * 200)",
     "full process table": FILL,
     "a fork that never returns": "import os\nos.register_at_fork(after_in_child=__import__('signal').pause)",
-    "a fork that says nothing": "from guest import forking, wire\nwire.frame = lambda *a: b''",
-    "a fork that says nonsense": "from guest import wire\nwire.frame = lambda *a: b'\\xff' * 1000",
+    "a fork that says nothing": "from guest import guest_wire as wire\nwire.frame = lambda *a: b''",
+    "a fork that says nonsense": "from guest import guest_wire as w\nw.frame = lambda *a: b'\\xff' * 1000",
     "an interpreter that is gone": "import os\nos._exit(0)",
 }
 

@@ -41,14 +41,16 @@ def test_closing_ends_daemons_and_gives_descriptors_back(policy: Policy) -> None
             sandbox.run(
                 "import os\nif os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(1000)"
             )
-            watch = os.dup(sandbox._core.watch or -1)
+            watch = os.dup(sandbox._core.handle.watch or -1)
         assert _eventually(functools.partial(_ended, watch))
         os.close(watch)
     assert _open_descriptors() == before
 
 
 def _open_descriptors() -> int:
-    zygotes.estate().builder.submit(lambda: None).result()  # the spare that is being built has its own, too
+    zygotes.owned_resources().builder.submit(
+        lambda: None
+    ).result()  # the spare that is being built has its own, too
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -96,17 +98,17 @@ def test_a_zygote_that_is_killed_is_replaced_and_its_sandboxes_live(policy: Poli
                 assert fork.run("x").json() == 1
 
 
-def test_a_keeper_that_is_killed_is_replaced(policy: Policy) -> None:
+def test_a_supervisor_that_is_killed_is_replaced(policy: Policy) -> None:
     with Sandbox(policy) as old:
-        old._core.zygote.keeper.kill()
-        old._core.zygote.keeper.wait()
+        old._core.zygote.supervisor.kill()
+        old._core.zygote.supervisor.wait()
         with Sandbox(policy) as new:
             assert new.run("2").json() == 2
         assert old.run("1").json() == 1
 
 
 def test_random_kills_under_load_harm_nobody_else(policy: Policy) -> None:
-    """Zygotes, keepers, inits and interpreters are killed while others work."""
+    """Zygotes, supervisors, inits and interpreters are killed while others work."""
     chance = random.Random(5)
     stop = threading.Event()
     wrong: list[object] = []
@@ -133,16 +135,16 @@ def test_random_kills_under_load_harm_nobody_else(policy: Policy) -> None:
             victim = Sandbox(policy)
             victim.run("1")
             zygote = zygotes.zygote_for(policy)
-            what = chance.choice(["zygote", "keeper", "init", "interpreter"])
+            what = chance.choice(["zygote", "supervisor", "init", "interpreter"])
             if what == "zygote":
                 os.kill(zygote.process, signal.SIGKILL)
                 assert victim.run("1").json() == 1
-            elif what == "keeper":
-                os.kill(zygote.keeper.pid, signal.SIGKILL)
+            elif what == "supervisor":
+                os.kill(zygote.supervisor.pid, signal.SIGKILL)
                 assert victim.run("1").json() == 1
             elif what == "init":
-                victim._core.kill()
-                assert _eventually(victim._core.is_gone)
+                victim._core.handle.kill()
+                assert _eventually(victim._core.handle.is_gone)
                 assert not victim.run("1").alive
             else:
                 assert not victim.run("import os; os.kill(os.getpid(), 9); import time; time.sleep(5)").alive
@@ -161,10 +163,11 @@ made = [Sandbox(Policy(readable=(sys.argv[1],))) for _ in range(3)]
 for sandbox in made:
     sandbox.run("import os\\nif os.fork() == 0:\\n    os.setsid()\\n    import time\\n    time.sleep(1000)")
 made += made[0].fork(2) if made[0].report().protects("fork") else []
-groups = sorted({str(folder) for folder in zygotes.estate().groups.folders.values()})
+groups = sorted({str(folder) for folder in zygotes.owned_resources().groups.folders.values()})
 zygote = made[0]._core.zygote
-inits = [sandbox._core.host_process() for sandbox in made]
-print(json.dumps({"groups": groups, "processes": [zygote.process, zygote.keeper.pid, *inits]}), flush=True)
+inits = [sandbox._core.handle.host_process() for sandbox in made]
+processes = [zygote.process, zygote.supervisor.pid, *inits]
+print(json.dumps({"groups": groups, "processes": processes}), flush=True)
 if sys.argv[2] == "exit":
     sys.exit()
 sys.stdin.read()

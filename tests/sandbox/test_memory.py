@@ -34,7 +34,7 @@ def test_an_idle_sandbox_has_little_of_its_own(policy: Policy) -> None:
             pytest.skip("without namespaces the init builds its walls itself")
         assert sandbox.run("x = 1").ok
         plain.stdout.read(2)
-        init = sandbox._core.host_process() or 0
+        init = sandbox._core.handle.host_process() or 0
         (interpreter,) = Path(f"/proc/{init}/task/{init}/children").read_text().split()
         whole = own_kilobytes(plain.pid)
         parts = own_kilobytes(init), own_kilobytes(int(interpreter))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.sandbox import protocol
-from envtorch.sandbox.guest import wire
+from envtorch.sandbox.guest import guest_wire as wire
 from envtorch.sandbox.protocol import Call, Forked, FrameReader, Hello, Message, Nonsense, RunResult, Shared
 
 ME = "0123456789abcdef"

@@ -1,6 +1,7 @@
 """Rollouts: a policy and an environment in, trajectories out. Knows no trainer and no torch."""
 
 from envtorch.rollout.blame import NotAnAction
+from envtorch.rollout.blocking_rollouts import BlockingRollouts
 from envtorch.rollout.chat_formats import ChatFormat, CodeFormat, JSONFormat, ToolFormat, default_format
 from envtorch.rollout.chat_templates import ChatTemplate, TransformersTemplate
 from envtorch.rollout.completions import Completion, Prompt, RolloutPolicy
@@ -21,6 +22,7 @@ from envtorch.rollout.trajectory_files import TrajectoryFile
 from envtorch.rollout.transcripts import Transcript
 
 __all__ = [
+    "BlockingRollouts",
     "ChatFormat",
     "ChatMessage",
     "ChatTemplate",

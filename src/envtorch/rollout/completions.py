@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envtorch.llm import ToolCall
 from envtorch.rollout.trajectories import ChatMessage
@@ -34,6 +34,8 @@ class Completion:
     logprobs: Sequence[float] | None = None
     """The log-probability of each of `ids`."""
     tool_calls: Sequence[ToolCall] = ()
+    version: int | None = None
+    """The version of the weights that said it; `Rollouts.version` when the policy does not tell."""
 
 
 RolloutPolicy = Callable[[Sequence[Prompt]], Awaitable[Sequence[Completion]]]
@@ -70,6 +72,9 @@ class Batcher:
         self._waiting: list[_Waiting] = []
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_parked = False
+        self.version = 0
+        """The version of the weights that complete prompts now."""
         self.players = 0
         """Rollouts that will ask for a completion, or are asking."""
         self.statistics = BatchStatistics()
@@ -90,6 +95,18 @@ class Batcher:
         self.players -= 1
         self._start()
 
+    async def park(self) -> None:
+        """Start no call until `resume`, and wait for those that run."""
+        self._is_parked = True
+        if self._running:
+            await asyncio.wait(set(self._running))
+
+    def resume(self, version: int | None = None) -> None:
+        """Start calls again, with these weights."""
+        self.version = self.version if version is None else version
+        self._is_parked = False
+        self._start()
+
     async def close(self) -> None:
         """Cancel the calls that run."""
         if self._timer is not None:
@@ -100,7 +117,7 @@ class Batcher:
 
     def _start(self) -> None:
         """Start a call if there is reason to."""
-        if not self._waiting or len(self._running) >= self._calls:
+        if self._is_parked or not self._waiting or len(self._running) >= self._calls:
             return
         is_full = len(self._waiting) >= min(self._size, self.players)
         if self._linger_s and not is_full:
@@ -114,7 +131,7 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._waiting and len(self._running) < self._calls:
+        while self._waiting and len(self._running) < self._calls and not self._is_parked:
             batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
             call = asyncio.get_running_loop().create_task(self._call(batch))
             self._running.add(call)
@@ -126,6 +143,7 @@ class Batcher:
 
     async def _call(self, batch: list[_Waiting]) -> None:
         began = time.perf_counter()
+        version = self.version
         try:
             completions = await self._policy([waiting.prompt for waiting in batch])
             if len(completions) != len(batch):
@@ -145,4 +163,5 @@ class Batcher:
         self.statistics.sizes.append(len(batch))
         for waiting, completion in zip(batch, completions, strict=True):
             if not waiting.completion.done():
-                waiting.completion.set_result(completion)
+                told = completion if completion.version is not None else replace(completion, version=version)
+                waiting.completion.set_result(told)

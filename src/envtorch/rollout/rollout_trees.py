@@ -80,11 +80,7 @@ class RolloutTree:
             place,
             leaf.over.ending,
             tuple(message for node in path for message in node.messages),
-            Tokens(
-                tuple(id for node in path for id in node.tokens.ids),
-                tuple(said for node in path for said in node.tokens.mask),
-                tuple(logprob for node in path for logprob in node.tokens.logprobs),
-            ),
+            Tokens.joined(node.tokens for node in path),
             tuple(turn for node in path for turn in node.turns),
             blame=leaf.over.blame,
             lost=tuple(error for node in path for error in node.lost),

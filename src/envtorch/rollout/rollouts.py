@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -140,7 +140,7 @@ class Rollouts:
 
     async def groups(
         self, tasks: Iterable[GivenTask], *, size: int = 8, record: TrajectoryFile | None = None
-    ) -> AsyncIterator[TrajectoryGroup]:
+    ) -> AsyncGenerator[TrajectoryGroup, None]:
         """Play each task `size` times from the same beginning; groups as they finish.
 
         Tasks are taken as there is room for them, so `tasks` may be endless. With `record`, each group is
@@ -173,6 +173,22 @@ class Rollouts:
                     yield group.result()
         finally:
             await _cancel(waiting)
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that complete prompts now; 0 at first."""
+        return self._batcher.version
+
+    async def park(self) -> None:
+        """Hold the policy's calls back until `resume`, and wait for those that run.
+
+        Sessions stay open and steps that run are finished: the weights can be replaced in mid-episode.
+        """
+        await self._batcher.park()
+
+    def resume(self, version: int | None = None) -> None:
+        """Go on where `park` stopped. Tokens said from now on have this `version`."""
+        self._batcher.resume(version)
 
     async def close(self) -> None:
         """Cancel what still runs, and end its sessions."""

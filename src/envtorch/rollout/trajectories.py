@@ -3,9 +3,9 @@
 import enum
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, overload
+from typing import Any, overload
 
 from envtorch.errors import EnvTorchError
 
@@ -61,18 +61,20 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A conversation as token ids. `mask` and `logprobs` are as long as `ids`."""
+    """A conversation as token ids. `mask`, `logprobs` and `versions` are as long as `ids`."""
 
     ids: tuple[int, ...] = ()
     mask: tuple[int, ...] = ()
     """1 where the policy produced the token, 0 where the environment or the chat template did."""
     logprobs: tuple[float, ...] = ()
     """The policy's own log-probabilities; 0.0 where the mask is 0, or where the policy told none."""
+    versions: tuple[int, ...] = ()
+    """The version of the weights that produced the token; 0 where the mask is 0."""
 
     def __post_init__(self) -> None:
-        if not len(self.ids) == len(self.mask) == len(self.logprobs):
+        if not len(self.ids) == len(self.mask) == len(self.logprobs) == len(self.versions):
             lengths = f"{len(self.ids)} ids, {len(self.mask)} mask, {len(self.logprobs)} logprobs"
-            raise ValueError(f"tokens are not aligned: {lengths}")
+            raise ValueError(f"tokens are not aligned: {lengths}, {len(self.versions)} versions")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -82,19 +84,31 @@ class Tokens:
         """How many tokens stand before the policy's first."""
         return self.mask.index(1) if 1 in self.mask else len(self.mask)
 
-    def given(self, ids: Sequence[int]) -> Self:
+    @classmethod
+    def joined(cls, parts: "Iterable[Tokens]") -> "Tokens":
+        """Parts of one conversation, in order."""
+        parts = list(parts)
+        return cls(
+            tuple(id for part in parts for id in part.ids),
+            tuple(said for part in parts for said in part.mask),
+            tuple(logprob for part in parts for logprob in part.logprobs),
+            tuple(version for part in parts for version in part.versions),
+        )
+
+    def given(self, ids: Sequence[int]) -> "Tokens":
         """With tokens that the policy did not produce."""
         zeros = (0,) * len(ids)
-        return type(self)((*self.ids, *ids), (*self.mask, *zeros), (*self.logprobs, *map(float, zeros)))
+        return Tokens.joined((self, Tokens(tuple(ids), zeros, tuple(map(float, zeros)), zeros)))
 
-    def after(self, count: int) -> Self:
-        """Without the first `count` tokens."""
-        return type(self)(self.ids[count:], self.mask[count:], self.logprobs[count:])
-
-    def said(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> Self:
+    def said(self, ids: Sequence[int], logprobs: Sequence[float] | None, version: int = 0) -> "Tokens":
         """With tokens that the policy produced."""
         told = (0.0,) * len(ids) if logprobs is None else tuple(logprobs)
-        return type(self)((*self.ids, *ids), (*self.mask, *(1,) * len(ids)), (*self.logprobs, *told))
+        count = len(ids)
+        return Tokens.joined((self, Tokens(tuple(ids), (1,) * count, told, (version,) * count)))
+
+    def after(self, count: int) -> "Tokens":
+        """Without the first `count` tokens."""
+        return Tokens(self.ids[count:], self.mask[count:], self.logprobs[count:], self.versions[count:])
 
 
 @dataclass(frozen=True, slots=True)

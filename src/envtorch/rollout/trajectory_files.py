@@ -83,6 +83,7 @@ def _row(member: Trajectory, size: int) -> dict[str, Any]:
         "ids": list(member.tokens.ids),
         "mask": list(member.tokens.mask),
         "logprobs": list(member.tokens.logprobs),
+        "versions": list(member.tokens.versions),
         "turns": [
             {"reward": turn.reward, "policy_s": turn.policy_s, "step_s": turn.step_s} for turn in member.turns
         ],
@@ -95,7 +96,7 @@ def _read(row: dict[str, Any]) -> Trajectory:
         row["member"],
         Ending(row["ending"]),
         tuple(row["messages"]),
-        Tokens(tuple(row["ids"]), tuple(row["mask"]), tuple(row["logprobs"])),
+        Tokens(*(tuple(row[column]) for column in ("ids", "mask", "logprobs", "versions"))),
         tuple(TurnRecord(**turn) for turn in row["turns"]),
         blame=_error(row["blame"]) if row["blame"] is not None else None,
         lost=tuple(error for told in row["lost"] if isinstance(error := _error(told), errors.EnvTorchError)),

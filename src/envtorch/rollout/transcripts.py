@@ -57,7 +57,7 @@ class Transcript:
                 raise ValueError(f"the policy gave {counts}")
             if not completion.text:
                 completion = replace(completion, text=self.template.text(completion.ids))
-            self.tokens = self.tokens.said(completion.ids, completion.logprobs)
+            self.tokens = self.tokens.said(completion.ids, completion.logprobs, completion.version or 0)
         self.messages.append(self.format.said(completion))
         self._unanswered = completion
         return completion

@@ -5,11 +5,11 @@ with Sandbox(Policy(memory_bytes=256 * 2**20)) as sandbox:
     assert sandbox.run("x + 2").json() == 42
 """
 
-from .aio import AsyncSandbox
+from .async_sandbox import AsyncSandbox
 from .executor import Executor
 from .policy import PROTECTIONS, Policy
 from .pool import Pool
-from .report import Report, report
+from .protections import Report, report
 from .results import Completed, Failure, FileInfo, Outcome, Result, Variable, Verdict
 from .sandbox import Sandbox
 from .sharing import SharedText

@@ -141,7 +141,7 @@ def _try_version_1(places: Mapping[str, Mount], paths: Mapping[str, str], name: 
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the groups of owners that are dead. The keeper does it, unless it was killed too."""
+    """Remove the groups of owners that are dead. The supervisor does it, unless it was killed too."""
     for stale in parent.glob("envtorch-*-*"):
         process = stale.name.split("-")[1]
         if process.isdigit() and not Path(f"/proc/{process}").exists():

@@ -4,37 +4,33 @@ import contextlib
 import logging
 import os
 import secrets
-import select
 import signal
-import socket
-import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from envtorch.errors import ConfigurationError, SessionLost, WrongProcess
 
-from . import protocol
 from .cgroups import Group
 from .guest import tree
 from .guest.lockdown import top_mark
 from .guest.processes import children_of, descendants, mark, status
+from .handle import Handle, process_behind
+from .lineage import Lineage
 from .monitor import Excess, Monitor, memory_limit, process_limit
 from .policy import Policy
-from .report import Report, judge
-from .spares import Shelf
+from .protections import Report, judge
+from .sandbox_phases import MOVES, SandboxPhase
 from .usage import Usage, measure
-from .zygotes import NOBODY, Zygote, estate
+from .zygotes import NOBODY, Zygote, owned_resources
 
-__all__ = ["INTERPRETER", "Core"]
+__all__ = ["Core"]
 
 logger = logging.getLogger(__name__)
 
-INTERPRETER = "interpreter"
 _ORPHANS_S = 8.0
 _FORK_ROOM = 512
 """Without a control group, processes are counted per user namespace, and that of a fork lies inside its
@@ -50,67 +46,58 @@ class Core:
 
     policy: Policy
     zygote: Zygote
-    control: socket.socket
-    far_control: socket.socket
-    data: socket.socket
-    far_data: socket.socket
     home: str | None
-    reader: protocol.FrameReader
-    watch: int | None = None
-    """A pidfd of the init: readable when the whole sandbox has ended."""
-    group: Group | None = None
-    layers: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    untold: Mapping[str, Any] | None = None
-    """What the init must know before anything else is asked of it."""
-    doors: list[int] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    """What forks of ours are made from: descriptors of our files and of two of our namespaces."""
-    slots: "Shelf[Core]" = field(default_factory=Shelf)
-    """Walls for the next fork."""
-    exits: dict[str, protocol.Control] = field(default_factory=dict)
-    """How each job that ended did so, as the init saw it."""
-    telling: threading.Lock = field(default_factory=threading.Lock)
-    """Held while something is sent to the init: the monitor may, too."""
-    busy_since: float | None = None
-    monitor: Monitor | None = None
-    """Keeps our limits, where no control group does."""
-    excess: Excess | None = None
-    """The limit that the monitor last found exceeded in the present run."""
+    """The folder of a sandbox without a private root."""
+    handle: Handle
+    lineage: "Lineage[Core]" = field(default_factory=Lineage)
+    phase: SandboxPhase = SandboxPhase.READY
+    why_lost: str = ""
+    """Why the interpreter is gone; empty while it lives."""
+    owner: int = field(default_factory=os.getpid)
+    """The process that made it. No other one may use or end it."""
     interpreter: int | None = None
     """The process id of a forked interpreter, as this process sees it."""
-    interrupted: bool = False
-    signalled: bool = False
-    """Code was told to stop by a signal that may still be on its way."""
-    calling: bool = False
-    """A function of the owner's runs for the code inside, which waits: it may be forked now."""
-    lost: str = ""
-    """Why the interpreter is gone; empty while it lives."""
-    closed: bool = False
+    functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    layers: dict[str, str] = field(default_factory=dict)
+    group: Group | None = None
     moves: "list[Future[None]]" = field(default_factory=list)
     """Processes on their way into our control group."""
     refused: int = 0
     """How many forks the control group had refused when we last looked."""
-    owner: int = field(default_factory=os.getpid)
-    """The process that made it. A forked child of that process must not end it."""
-    parent: "Core | None" = None
-    """Whom this is a fork of. Its init must outlive ours, for our pid namespace lies inside its."""
-    generation: int = 0
-    """0 unless this is a fork; else one more than that of its parent."""
-    offspring: int = 0
-    """How many forks of ours still live."""
+    monitor: Monitor | None = None
+    """Keeps our limits, where no control group does."""
+    excess: Excess | None = None
+    """The limit that the monitor last found exceeded in the present run."""
+    busy_since: float | None = None
+    interrupted: bool = False
+    """The owner has asked for the present run to be stopped."""
 
     @classmethod
     def new(cls, policy: Policy, zygote: Zygote) -> "Core":
-        control, far_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        data, far_data = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        control.setblocking(False)
-        data.setblocking(False)
-        home = None if zygote.has_namespaces else estate().new_folder()
-        reader = protocol.FrameReader(policy.output_bytes)
-        core = cls(policy, zygote, control, far_control, data, far_data, home, reader)
+        home = None if zygote.has_namespaces else owned_resources().new_folder()
+        core = cls(policy, zygote, home, Handle.new(policy.output_bytes))
         _live.add(core)
         return core
+
+    @property
+    def closed(self) -> bool:
+        return self.phase is SandboxPhase.CLOSED
+
+    @property
+    def lost(self) -> bool:
+        return self.phase is SandboxPhase.LOST
+
+    def move(self, phase: SandboxPhase) -> None:
+        """Go on to another phase; `MOVES` says which may follow."""
+        if phase is not self.phase:
+            assert phase in MOVES[self.phase], f"{self.phase} cannot become {phase}"
+            self.phase = phase
+
+    def lose(self, why: str) -> None:
+        """The interpreter is gone."""
+        self.why_lost = why
+        if not self.closed:
+            self.move(SandboxPhase.LOST)
 
     def config(self, *, adopts: bool) -> dict[str, Any]:
         """What the zygote must know to make this sandbox."""
@@ -137,22 +124,22 @@ class Core:
         `later` is for forks: nothing of theirs runs yet, and their interpreter will be born under the limits
         of its parent's group, so it is never without.
         """
-        groups = estate().groups
+        groups = owned_resources().groups
         policy = self.policy
         self.group = groups.create(
             memory_bytes=memory_limit(policy),
             processes=process_limit(policy),
         )
-        process = self.host_process()
+        process = self.handle.host_process()
         if self.group is not None and process and later:
-            self.moves.append(estate().mover.submit(self.group.add, process))
+            self.moves.append(owned_resources().mover.submit(self.group.add, process))
         elif self.group is not None and process:
             self.group.add(process)
         for controller in ("memory", "pids"):
             why = groups.unavailable.get(controller)
             self.layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else "on"
         if groups.unavailable:
-            self.monitor = estate().monitor
+            self.monitor = owned_resources().monitor
             self.monitor.add(self)
 
     def begin_work(self) -> None:
@@ -166,14 +153,14 @@ class Core:
 
     def measure_usage(self) -> Usage | None:
         """What the processes of the sandbox use; None when it has ended."""
-        init = self.host_process()
+        init = self.handle.host_process()
         if init is None or self.closed:
             return None
-        in_family = self.parent is not None or bool(self.seeds)
+        in_family = self.lineage.parent is not None or bool(self.lineage.seeds)
         return measure(
             init,
             [self.interpreter] if self.interpreter is not None else [],
-            own_mark=top_mark() - self.generation if in_family else None,
+            own_mark=top_mark() - self.lineage.generation if in_family else None,
             enough_bytes=memory_limit(self.policy),
         )
 
@@ -181,39 +168,31 @@ class Core:
         """End what uses too much: every process but the interpreter, or that one when it is alone."""
         self.excess = excess
         if usage.processes > 1:
-            self.tell({"op": "cull"})
+            self.handle.tell({"op": "cull"})
         else:
-            self.signal(signal.SIGKILL)
+            self.handle.signal(signal.SIGKILL)
 
     def count_in(self, watches: Sequence[int]) -> None:
         """Put further processes, given as descriptors that are ours to close, under our control group."""
         for watch in watches:
-            process = _process_behind(watch)
+            process = process_behind(watch)
             if self.group is not None and process:
-                self.moves.append(estate().mover.submit(self.group.add, process))
+                self.moves.append(owned_resources().mover.submit(self.group.add, process))
             os.close(watch)
-
-    def host_process(self) -> int | None:
-        """The process id of the init as this process sees it."""
-        return None if self.watch is None else _process_behind(self.watch)
 
     def adopt(self, process: int) -> None:
         """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
         ids = _ids_by_namespace(process)
-        if len(ids) >= 3 and self.parent is not None:
-            self.generation = self.parent.generation + 1
+        parent, handle = self.lineage.parent, self.handle
+        if len(ids) >= 3 and parent is not None:
+            self.lineage.generation = parent.lineage.generation + 1
             self.interpreter = process
-            self.parent.tell({"op": "foster", "pid": ids[-2]}, [self.far_control.fileno()])
-            # Its own init need not know before it is asked for something: until then it sleeps.
-            self.untold = {"op": "adopt", "pid": ids[-1], "generation": self.generation}
-        self.far_control.close()
+            parent.handle.tell({"op": "watch_fork", "pid": ids[-2]}, [handle.far_control.fileno()])
+            handle.tell({"op": "adopt", "pid": ids[-1], "generation": self.lineage.generation})
+            self.move(SandboxPhase.SETTLING)
+        handle.far_control.close()
         if self.group is not None:
-            self.moves.append(estate().mover.submit(self.group.add, process))
-
-    def close_doors(self) -> None:
-        for door in self.doors:
-            os.close(door)
-        self.doors = []
+            self.moves.append(owned_resources().mover.submit(self.group.add, process))
 
     def settle(self) -> None:
         """Wait until nothing is on its way into our group any more, so that it can be removed."""
@@ -228,18 +207,6 @@ class Core:
         before, self.refused = self.refused, self.group.refused_processes() if self.group is not None else 0
         return self.refused > before
 
-    def watched(self) -> list[int]:
-        """Descriptors that tell of the end of the sandbox."""
-        return [] if self.watch is None else [self.watch]
-
-    def is_gone(self) -> bool:
-        """Whether the init, and so everything in the sandbox, has ended."""
-        if self.watch is None:
-            return False
-        poll = select.poll()  # and not select, which knows the first 1,024 descriptors only
-        poll.register(self.watch, select.POLLIN)
-        return bool(poll.poll(0))
-
     def report(self) -> Report:
         return judge(self.layers, namespaces=self.zygote.has_namespaces)
 
@@ -253,34 +220,6 @@ class Core:
             reasons = "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
             raise ConfigurationError(f"this machine cannot protect what the policy requires: {reasons}")
 
-    def tell(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a request to the init. A dead init is found out by whoever waits for the answer."""
-        with self.telling, contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
-            if self.untold is not None:
-                first, self.untold = self.untold, None
-                self.control.send(protocol.encode(first))
-            socket.send_fds(self.control, [protocol.encode(request)], list(descriptors))
-
-    def signal(self, number: int, job: str = INTERPRETER) -> None:
-        self.tell({"op": "signal", "job": job, "number": number})
-
-    def events(self) -> list[tuple[protocol.Control, list[int]]] | None:
-        """What the init has said since; None when it has gone."""
-        found: list[tuple[protocol.Control, list[int]]] = []
-        while True:
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self.control, 65536, 16)
-            except BlockingIOError:
-                return found
-            except OSError:
-                return found or None
-            if not data:
-                return found or None
-            said = protocol.decode_control(data)
-            if said.event == "exited":
-                self.exits[said.job] = said
-            found.append((said, descriptors))
-
     def require_own_process(self) -> None:
         """Raise `WrongProcess` in a process that was forked off the one that made this sandbox."""
         if self.owner != os.getpid():
@@ -291,29 +230,23 @@ class Core:
         if self.closed:
             raise SessionLost("the sandbox is closed")
         if self.lost:
-            raise SessionLost(f"the sandbox has lost its interpreter: {self.lost}")
+            raise SessionLost(f"the sandbox has lost its interpreter: {self.why_lost}")
 
     def require_open(self) -> None:
         self.require_own_process()
         if self.closed:
             raise SessionLost("the sandbox is closed")
 
-    def kill(self) -> None:
-        """End the whole sandbox at once."""
-        if self.watch is not None:
-            with contextlib.suppress(ProcessLookupError, OSError):
-                signal.pidfd_send_signal(self.watch, signal.SIGKILL)
-
     def end_orphans(self) -> None:
         """End what an init that was killed has left behind, where there is no namespace to end with it.
 
-        The zygote, or the keeper, has become the parent of such processes, and none of theirs has a mark.
+        The zygote, or the supervisor, has become the parent of such processes, and none of theirs has a mark.
         """
         end = time.monotonic() + _ORPHANS_S
         looks = 0
         while looks < 2 and time.monotonic() < end:  # twice nothing: they may move while we look
             looks += 1
-            for parent in (self.zygote.process, self.zygote.keeper.pid):
+            for parent in (self.zygote.process, self.zygote.supervisor.pid):
                 for orphan in children_of(parent):
                     if mark(orphan) == top_mark() and self._end_tree(orphan):
                         looks = 0
@@ -333,8 +266,9 @@ class Core:
 
     def disown(self) -> None:
         """In a forked child of the owner: close its copies of the descriptors, and nothing else."""
-        self.closed = True
-        self._close_descriptors()
+        self.phase = SandboxPhase.CLOSED
+        self.handle.close()
+        self.lineage.close()
 
     def clear_home(self) -> None:
         """Remove the folder of a sandbox without a private root. Takes its time: agents make many files."""
@@ -343,19 +277,13 @@ class Core:
 
     def release(self) -> None:
         """Give back everything else, once the processes are gone."""
-        self.closed = True
+        self.phase = SandboxPhase.CLOSED
         if self.monitor is not None:
             self.monitor.remove(self)
-        self._close_descriptors()
+        self.handle.close()
+        self.lineage.close()
         if self.group is not None:
             self.group.remove()
-
-    def _close_descriptors(self) -> None:
-        for channel in (self.control, self.far_control, self.data, self.far_data):
-            channel.close()
-        for descriptor in [*self.doors, *self.seeds, *self.watched()]:
-            os.close(descriptor)
-        self.doors, self.seeds, self.watch = [], [], None
 
 
 def _disown_all() -> None:
@@ -366,15 +294,6 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
-
-
-def _process_behind(watch: int) -> int | None:
-    """The id, as this process sees it, of the process that a pidfd is of; None when it has gone."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/self/fdinfo/{watch}").read_text().splitlines():
-            if line.startswith("Pid:") and int(line.split()[1]) > 0:
-                return int(line.split()[1])
-    return None
 
 
 def _ids_by_namespace(process: int) -> list[int]:

@@ -12,8 +12,9 @@ from . import protocol
 from .core import Core
 from .driver import Block, Flow, Wait, drive
 from .policy import Policy
-from .spares import Shelf
-from .zygotes import estate, zygote_for
+from .prebuilt import Prebuilt
+from .sandbox_phases import SandboxPhase
+from .zygotes import owned_resources, zygote_for
 
 __all__ = [
     "await_event",
@@ -43,44 +44,44 @@ def open_sandbox(policy: Policy, *, home: int | None = None) -> Flow[Core]:
     """A sandbox with a fresh interpreter; its files are a copy of those below `home`, if given."""
     if home is not None:
         return (yield from _build(policy, home))
-    shelf = _shelf(policy)
-    core = yield from shelf.take()
-    if core is not None and core.is_gone():  # killed while it waited
+    prebuilt = _prebuilt_for(policy)
+    core = yield from prebuilt.take()
+    if core is not None and core.handle.is_gone():  # killed while it waited
         yield from close(core)
         core = None
     if core is None:
         core = yield from _build(policy, None)
-    shelf.order(estate().builder, lambda: drive(_build(policy, None)), least=_WORTH_A_SPARE)
+    prebuilt.order(owned_resources().builder, lambda: drive(_build(policy, None)), least=_WORTH_A_SPARE)
     return core
 
 
-_shelves: "dict[tuple[int, Policy], Shelf[Core]]" = {}
+_prebuilt: "dict[tuple[int, Policy], Prebuilt[Core]]" = {}
 
 
-def _shelf(policy: Policy) -> "Shelf[Core]":
-    """Where a spare sandbox of this policy waits."""
+def _prebuilt_for(policy: Policy) -> "Prebuilt[Core]":
+    """Where a waiting sandbox of this policy waits."""
     key = os.getpid(), policy
-    if key not in _shelves:
-        shelf = _shelves.setdefault(key, Shelf())
-        estate().endings.append(lambda: drive(_clear(key, shelf)))
-    return _shelves[key]
+    if key not in _prebuilt:
+        prebuilt = _prebuilt.setdefault(key, Prebuilt())
+        owned_resources().endings.append(lambda: drive(_clear(key, prebuilt)))
+    return _prebuilt[key]
 
 
-def _clear(key: tuple[int, Policy], shelf: "Shelf[Core]") -> Flow[None]:
-    _shelves.pop(key, None)
-    spare = yield from shelf.close()
-    if spare is not None:
-        yield from close(spare)
+def _clear(key: tuple[int, Policy], prebuilt: "Prebuilt[Core]") -> Flow[None]:
+    _prebuilt.pop(key, None)
+    waiting = yield from prebuilt.close()
+    if waiting is not None:
+        yield from close(waiting)
 
 
 def _build(policy: Policy, home: int | None) -> Flow[Core]:
     for left in reversed(range(_ATTEMPTS)):
         core = yield from place_in_zygote(policy)
         try:
-            core.zygote.spawn(core.config(adopts=False), [core.far_control.fileno(), *_given(home)])
+            core.zygote.spawn(core.config(adopts=False), [core.handle.far_control.fileno(), *_given(home)])
             yield from await_ready(core)
-            core.tell({"op": "start"}, [core.far_data.fileno()])
-            core.far_data.close()
+            core.handle.tell({"op": "start"}, [core.handle.far_data.fileno()])
+            core.handle.far_data.close()
             return core
         except (ZygoteLost, BrokenPipeError, ConnectionError):
             yield from close(core)
@@ -109,7 +110,7 @@ def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
 
     One that `adopts` will be furnished and locked only when there is something to adopt: see `await_filled`.
     """
-    core.far_control.close()
+    core.handle.far_control.close()
     yield from _await_all(core, {"born", "ready"}, adopts=adopts)
     if not adopts:
         core.refuse_if_weak()
@@ -124,25 +125,25 @@ def await_filled(core: Core) -> Flow[None]:
 def _await_all(core: Core, missing: set[str], *, adopts: bool) -> Flow[None]:
     deadline = time.monotonic() + _OPEN_TIMEOUT_S
     while missing:
-        events = core.events()
+        events = core.handle.events()
         if events is None:
             raise ZygoteLost
         for said, descriptors in events:
             if said.event == "failed":
                 raise _explain(said)
             if said.event == "born":
-                core.watch, *builders = descriptors
+                core.handle.watch, *builders = descriptors
                 # Now, while the walls are being built: the kernel takes its time over it.
                 _join_group(core, later=adopts)
                 core.count_in(builders)
             elif said.event == "ready":
-                core.doors = descriptors
+                core.handle.doors = descriptors
                 if adopts:
-                    core.far_control = socket.socket(fileno=core.doors.pop())
+                    core.handle.far_control = socket.socket(fileno=core.handle.doors.pop())
             core.layers |= said.layers
             missing.discard(said.event)
         if missing and not events:
-            ready = yield Wait([core.control.fileno()], deadline=deadline)
+            ready = yield Wait([core.handle.control.fileno()], deadline=deadline)
             if not ready and time.monotonic() >= deadline:
                 raise EnvironmentFailed(f"the sandbox was not ready after {_OPEN_TIMEOUT_S:g} s")
 
@@ -170,10 +171,10 @@ def await_event(
     """Wait for one event of the init. Answers whether it came, and the descriptors that came with it."""
     deadline = time.monotonic() + timeout_s
     while True:
-        if event == "exited" and job in core.exits:
+        if event == "exited" and job in core.handle.exits:
             return True, ()
-        events = core.events()
-        if events is None or (not events and core.is_gone()):
+        events = core.handle.events()
+        if events is None or (not events and core.handle.is_gone()):
             return False, ()
         found: Sequence[int] | None = None
         for said, descriptors in events:
@@ -186,12 +187,12 @@ def await_event(
         if time.monotonic() >= deadline:
             return False, ()
         if not events:
-            yield Wait([core.control.fileno(), *core.watched()], deadline=deadline)
+            yield Wait([core.handle.control.fileno(), *core.handle.watched()], deadline=deadline)
 
 
 def order(core: Core, operation: str, event: str) -> Flow[bool]:
     """Have the init do something, and wait until it says that it has. False when it is gone."""
-    core.tell({"op": operation})
+    core.handle.tell({"op": operation})
     came, _ = yield from await_event(core, event, timeout_s=_ORDER_TIMEOUT_S)
     return came
 
@@ -207,34 +208,35 @@ def close(core: Core) -> Flow[None]:
     if core.closed:
         return
     core.require_own_process()
-    core.closed = True
-    spare = yield from core.slots.close()
-    if spare is not None:
-        yield from _end(spare)
-    if core.offspring:
+    core.move(SandboxPhase.CLOSED)
+    waiting = yield from core.lineage.next_fork.close()
+    if waiting is not None:
+        yield from _end(waiting)
+    if core.lineage.forks:
         yield from order(core, "retire", "retired")
-        core.data.close()
+        core.handle.data.close()
         return
     ended: Core | None = core
     while ended is not None:
         yield from _end(ended)
-        ended = ended.parent
+        ended = ended.lineage.parent
         if ended is not None:
-            ended.offspring -= 1
-            if not ended.closed or ended.offspring:
+            ended.lineage.forks -= 1
+            if not ended.closed or ended.lineage.forks:
                 return
 
 
 def _end(core: Core) -> Flow[None]:
+    handle = core.handle
     with contextlib.suppress(OSError):
-        core.control.shutdown(socket.SHUT_WR)  # the init takes this as its end, whoever else has a copy
-    for channel in (core.far_control, core.far_data, core.data):
+        handle.control.shutdown(socket.SHUT_WR)  # the init takes this as its end, whoever else has a copy
+    for channel in (handle.far_control, handle.far_data, handle.data):
         channel.close()
-    if core.watch is not None:
-        ready = yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+    if handle.watch is not None:
+        ready = yield Wait([handle.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
         if not ready:
-            core.kill()
-            yield Wait([core.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
+            handle.kill()
+            yield Wait([handle.watch], deadline=time.monotonic() + _CLOSE_TIMEOUT_S)
     if core.home is not None and not _ended_in_order(core):
         yield Block(core.end_orphans)
     if core.moves:
@@ -246,7 +248,7 @@ def _end(core: Core) -> Flow[None]:
 
 def _ended_in_order(core: Core) -> bool:
     """Whether an init has said that it has ended all other processes, as it does last."""
-    found = core.events() or []
+    found = core.handle.events() or []
     for _, descriptors in found:
         close_all(descriptors)
     return any(said.event == "ended" for said, _ in found)

@@ -18,7 +18,7 @@ from envtorch.errors import OutOfResources, SessionLost, TimedOut
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait
 from .flows import close
-from .forking import copy_files
+from .fork_flows import copy_files
 from .results import Completed, FileInfo, Outcome
 
 __all__ = ["execute", "list_files", "read_file", "write_file"]
@@ -138,7 +138,9 @@ class _Operation:
         try:
             for descriptor in near:
                 os.set_blocking(descriptor, False)
-            self._core.tell({"op": "operate", "job": self._job, "what": what}, [far_in, far_out, far_err])
+            self._core.handle.tell(
+                {"op": "operate", "job": self._job, "what": what}, [far_in, far_out, far_err]
+            )
         finally:
             for descriptor in (far_in, far_out, far_err):
                 os.close(descriptor)
@@ -164,12 +166,12 @@ class _Operation:
             elif near_in in near:
                 os.close(near_in)
                 near.remove(near_in)
-            events = self._core.events()
-            gone = events is None or (not events and self._core.is_gone())
+            events = self._core.handle.events()
+            gone = events is None or (not events and self._core.handle.is_gone())
             for descriptor, name in list(readers.items()):
                 if not self._drain(descriptor, name):
                     del readers[descriptor]
-            if self._job in self._core.exits:
+            if self._job in self._core.handle.exits:
                 return timed_out
             if gone:
                 raise SessionLost("the sandbox has ended")
@@ -177,8 +179,8 @@ class _Operation:
                 if timed_out:
                     raise SessionLost("a command could not be killed")
                 timed_out, deadline = True, time.monotonic() + _END_TIMEOUT_S
-                self._core.signal(signal.SIGKILL, self._job)
-            watched = [self._core.control.fileno(), *self._core.watched()]
+                self._core.handle.signal(signal.SIGKILL, self._job)
+            watched = [self._core.handle.control.fileno(), *self._core.handle.watched()]
             yield Wait([*watched, *readers], [near_in] if writing else [], deadline)
 
     _left: bytes = b""
@@ -211,7 +213,7 @@ class _Operation:
         return True
 
     def _completed(self, timed_out: bool, duration_s: float) -> Completed:
-        ended = self._core.exits.pop(self._job)
+        ended = self._core.handle.exits.pop(self._job)
         if ended.message:
             raise OutOfResources(ended.message)
         outcome = Outcome.OK if ended.status == 0 else Outcome.ERROR

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from .guest.wire import CALL_LIMIT, HEADER, KINDS, VALUE_LIMIT, has_too_many_values
+from .guest.guest_wire import CALL_LIMIT, HEADER, KINDS, VALUE_LIMIT, has_too_many_values
 
 __all__ = [
     "CALL_LIMIT",
@@ -127,7 +127,7 @@ _DECODERS: Mapping[type[Message], Callable[[bytes], Message]] = {
 
 
 class Control(msgspec.Struct, frozen=True):
-    """What a keeper, a zygote or an init says. They are ours; a mistake there is no crash here."""
+    """What a supervisor, a zygote or an init says. They are ours; a mistake there is no crash here."""
 
     event: str
     message: str = ""

@@ -9,11 +9,13 @@ from typing import Any
 from envtorch.errors import TimedOut
 
 from . import protocol
-from .core import INTERPRETER, Core, new_identifier
+from .core import Core, new_identifier
 from .driver import Ask, Flow, Wait
 from .flows import await_event, close_all, order
+from .handle import INTERPRETER
 from .monitor import memory_limit
 from .results import Failure, Outcome, Result, Variable
+from .sandbox_phases import SandboxPhase
 
 __all__ = ["lose", "run", "speak", "variables"]
 
@@ -38,10 +40,6 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
     core.require_interpreter()
     core.interrupted = False
     core.excess = None
-    if core.signalled:
-        # The signal that stopped an earlier run goes through the init. It must not arrive in this one.
-        yield from order(core, "ping", "pong")
-        core.signalled = False
     identifier = new_identifier()
     limit = core.policy.timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
@@ -56,7 +54,7 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
             exit_status=status,
             duration_s=time.monotonic() - began,
             alive=False,
-            exception=Failure(outcome.name, core.lost, core.lost),
+            exception=Failure(outcome.name, core.why_lost, core.why_lost),
         )
     assert isinstance(said, protocol.RunResult)
     result = _result_of(core, said, timed_out=talk.overdue)
@@ -84,21 +82,21 @@ def speak(
     said = yield from talk.converse(request, expected)
     if said is None:
         yield from lose(core, talk.why)
-        raise TimedOut(f"the interpreter did not answer: {core.lost}")
+        raise TimedOut(f"the interpreter did not answer: {core.why_lost}")
     return said
 
 
 def lose(core: Core, why: str) -> Flow[int]:
     """End an interpreter that cannot go on. Answers with its exit status."""
-    core.signal(signal.SIGKILL)
-    core.tell({"op": "sweep"})
+    core.handle.signal(signal.SIGKILL)
+    core.handle.tell({"op": "sweep"})
     came, _ = yield from await_event(core, "exited", job=INTERPRETER, timeout_s=_END_TIMEOUT_S)
-    core.lost = why
+    core.lose(why)
     if not came:
-        core.kill()
-        core.lost = f"{why}; its init is gone too"
+        core.handle.kill()
+        core.lose(f"{why}; its init is gone too")
         return -signal.SIGKILL
-    return core.exits[INTERPRETER].status
+    return core.handle.exits[INTERPRETER].status
 
 
 class Talk:
@@ -117,19 +115,30 @@ class Talk:
     def converse(self, request: bytes, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
         """The answer of the expected type; None when there will be none, and `why` says the reason."""
         self._out = request
-        self._core.begin_work()
+        core = self._core
+        if core.phase is SandboxPhase.SETTLING:
+            # The init answers in order: then a signal that stopped an earlier request has been sent.
+            yield from order(core, "ping", "pong")
+            core.move(SandboxPhase.READY)
+        before = core.phase  # a sandbox that calls its owner may be forked meanwhile
+        core.move(SandboxPhase.BUSY)
+        core.begin_work()
         try:
-            self._core.reader.begin()
-            return (yield from self._listen(expected))
+            core.handle.reader.begin()
+            said = yield from self._listen(expected)
+            if said is not None:
+                core.move(before)
+            return said
         except protocol.Nonsense as error:
             self.why = f"it spoke nonsense: {error}"
             return None
         except BaseException:
             # Whoever waited has been cancelled: stop the code, and never send the rest of half a frame.
-            self._core.signal(signal.SIGINT)
-            self._core.signalled = True
+            self._core.handle.signal(signal.SIGINT)
+            if not (core.lost or core.closed):
+                core.move(SandboxPhase.SETTLING)
             if self._out:
-                self._core.lost = "a request was cut short"
+                self._core.lose("a request was cut short")
             raise
         finally:
             self._core.end_work()
@@ -137,7 +146,7 @@ class Talk:
     def _listen(self, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
         """A call of the agent's is answered, and the answer sent, before the next one is read. Between two of
         them everybody else has a turn, as after each piece that was received."""
-        reader, allowed = self._core.reader, (expected, protocol.Call)
+        reader, allowed = self._core.handle.reader, (expected, protocol.Call)
         while True:
             said = None if self._out else reader.next(self._identifier, allowed)
             if isinstance(said, protocol.Call):
@@ -152,17 +161,17 @@ class Talk:
     def _exchange(self) -> Flow[bool]:
         """Send what there is to send, else receive, or wait for either. False when the talk is over."""
         core = self._core
-        channel = core.data.fileno()
+        channel = core.handle.data.fileno()
         if time.monotonic() >= self._deadline and not self._extend():
             return False
         try:
             if self._out:
-                self._out = self._out[core.data.send(self._out) :]
+                self._out = self._out[core.handle.data.send(self._out) :]
                 return True
-            if self._received and INTERPRETER not in core.exits:
+            if self._received and INTERPRETER not in core.handle.exits:
                 self._received = False
                 return (yield from self._wait_for_more(channel))
-            data = core.data.recv(_CHUNK)
+            data = core.handle.data.recv(_CHUNK)
         except BlockingIOError:
             return (yield from self._wait_for_more(channel))
         except OSError:
@@ -171,25 +180,25 @@ class Talk:
             self.why = "it ended"
             return False
         self._received = True
-        core.reader.feed(data)
+        core.handle.reader.feed(data)
         return True
 
     def _wait_for_more(self, channel: int) -> Flow[bool]:
         """False when the init says that the interpreter has ended, and all that it said has been read: the
         processes that it started may hold its socket open."""
         core = self._core
-        control = core.control.fileno()
+        control = core.handle.control.fileno()
         ready: frozenset[int] = frozenset()
-        if INTERPRETER not in core.exits:
+        if INTERPRETER not in core.handle.exits:
             readers, writers = ([control], [channel]) if self._out else ([channel, control], [])
             ready = yield Wait(readers, writers, self._deadline)
         gone = False
         if control in ready:
-            events = core.events()
+            events = core.handle.events()
             for _, descriptors in events or ():
                 close_all(descriptors)
             gone = events is None
-        if channel in ready or not (gone or INTERPRETER in core.exits):
+        if channel in ready or not (gone or INTERPRETER in core.handle.exits):
             return True
         self.why = "it ended"
         return False
@@ -200,7 +209,7 @@ class Talk:
             self.why = "it did not stop when it was interrupted at its deadline"
             return False
         self.overdue = True
-        self._core.signal(signal.SIGINT)
+        self._core.handle.signal(signal.SIGINT)
         self._deadline = time.monotonic() + self._core.policy.grace_s
         return True
 
@@ -217,7 +226,7 @@ class Talk:
             }
         else:
             try:
-                self._core.calling = True
+                self._core.move(SandboxPhase.CALLING)
                 value = yield Ask(function, call.args, call.kwargs)
                 reply = {"type": "reply", "call": call.call, "value": value, "error": None}
                 self._out += protocol.frame(reply)
@@ -234,10 +243,11 @@ class Talk:
                 # request must not be taken for this answer.
                 self._out += protocol.frame({"type": "reply", "call": call.call, "error": "it was cancelled"})
                 with contextlib.suppress(OSError):
-                    self._out = self._out[self._core.data.send(self._out) :]
+                    self._out = self._out[self._core.handle.data.send(self._out) :]
                 raise
             finally:
-                self._core.calling = False
+                if self._core.phase is SandboxPhase.CALLING:
+                    self._core.move(SandboxPhase.BUSY)
         self._out += protocol.frame(reply)
         self._deadline += time.monotonic() - began
 

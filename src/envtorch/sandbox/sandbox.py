@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from . import flows, forking, grading, operating, running, sharing
+from . import flows, fork_flows, grading, operating, running, sharing
 from .core import Core
 from .driver import Flow, T, drive
 from .policy import Policy
-from .report import Report
+from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
+from .sandbox_phases import SandboxPhase
 from .submission import READ_LIMIT, SPOILED, Submission, freeze, thaw
 
 __all__ = ["Sandbox"]
@@ -104,7 +105,7 @@ class Sandbox:
         """Stop the code that runs now, as Ctrl-C would; its state is kept."""
         self._core.require_own_process()
         self._core.interrupted = True
-        self._core.signal(2)
+        self._core.handle.signal(2)
 
     def fork(self, count: int = 1) -> list["Sandbox"]:
         """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life.
@@ -112,8 +113,8 @@ class Sandbox:
         An exposed function may fork the sandbox that called it: the copies stand where the call was made,
         with its arguments in their memory, and do not go on from there. They wait for what to run.
         """
-        flow = forking.fork(self._core, count)
-        made = drive(flow) if self._core.calling else self._drive(flow)
+        flow = fork_flows.fork(self._core, count)
+        made = drive(flow) if self._core.phase is SandboxPhase.CALLING else self._drive(flow)
         return [Sandbox._around(core) for core in made]
 
     def share(self, name: str, text: sharing.SharedText) -> None:
@@ -122,7 +123,7 @@ class Sandbox:
 
     def copy(self) -> "Sandbox":
         """A sandbox with a fresh interpreter and a copy of our files."""
-        return Sandbox._around(self._drive(forking.copy_files(self._core)))
+        return Sandbox._around(self._drive(fork_flows.copy_files(self._core)))
 
     def grade(
         self,

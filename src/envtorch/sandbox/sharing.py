@@ -63,7 +63,7 @@ def share(core: Core, name: str, text: SharedText) -> Flow[None]:
     identifier = new_identifier()
     request = {"type": "share", "id": identifier, "name": name, "size": text.size, "length": text.length}
     frame = protocol.frame(request)
-    sent = socket.send_fds(core.data, [frame[:1]], [text.fileno()])
+    sent = socket.send_fds(core.handle.data, [frame[:1]], [text.fileno()])
     assert sent == 1
     said = yield from speak(core, identifier, frame[1:], protocol.Shared, timeout_s=_SHARE_TIMEOUT_S)
     assert isinstance(said, protocol.Shared)

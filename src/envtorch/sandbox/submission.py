@@ -18,7 +18,7 @@ from . import operating, running
 from .core import Core
 from .driver import Flow, T, drive
 from .flows import close, order
-from .forking import copy_files, fork
+from .fork_flows import copy_files, fork
 from .results import Completed, FileInfo, Result, Variable
 
 __all__ = ["SPOILED", "AsyncSubmission", "Frozen", "Submission", "freeze", "thaw"]

@@ -26,13 +26,13 @@ from .guest.root import system_paths
 from .monitor import Monitor
 from .policy import Policy
 
-__all__ = ["Estate", "Zygote", "estate", "shutdown", "zygote_for"]
+__all__ = ["OwnedResources", "Zygote", "owned_resources", "shutdown", "zygote_for"]
 
 logger = logging.getLogger(__name__)
 
 _GUEST = Path(__file__).parent / "guest"
-_KEEPER = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from guest.keeper import main; "
+_SUPERVISOR = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from guest.supervisor import main; "
     "main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 _START_TIMEOUT_S = 120.0
@@ -40,7 +40,7 @@ NOBODY = 65534
 
 
 @dataclass(slots=True)
-class Estate:
+class OwnedResources:
     """What this process owns outside its sandboxes, and must leave clean."""
 
     groups: Hierarchy = field(default_factory=find_hierarchy)
@@ -86,9 +86,9 @@ class Estate:
 
 @dataclass(slots=True)
 class Zygote:
-    """One warm interpreter, and the keeper beside it."""
+    """One warm interpreter, and the supervisor beside it."""
 
-    keeper: "subprocess.Popen[bytes]"
+    supervisor: "subprocess.Popen[bytes]"
     lifeline: socket.socket
     channel: socket.socket
     process: int
@@ -105,7 +105,7 @@ class Zygote:
         socket.send_fds(self.channel, [protocol.encode(config)], list(descriptors))
 
     def is_alive(self) -> bool:
-        if self.keeper.poll() is not None:
+        if self.supervisor.poll() is not None:
             return False
         try:
             return bool(self.channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
@@ -116,14 +116,14 @@ class Zygote:
 
     def disown(self) -> None:
         """In a forked child of the owner: close its copies of the descriptors, and leave the zygote alone."""
-        self.keeper.returncode = 0  # not a child of this process: there is nothing to wait for
+        self.supervisor.returncode = 0  # not a child of this process: there is nothing to wait for
         self.channel.close()
         self.lifeline.close()
         if self.root is not None:
             os.close(self.root)
 
     def close(self, *, leave: bool = False) -> None:
-        """End the zygote; its sandboxes live on. `leave` keeps the keeper from cleaning the estate up."""
+        """End the zygote; its sandboxes live on. `leave` keeps the supervisor from cleaning up."""
         if self.root is not None:
             os.close(self.root)
             self.root = None
@@ -133,10 +133,10 @@ class Zygote:
         self.channel.close()
         self.lifeline.close()
         try:
-            self.keeper.wait(timeout=10)
+            self.supervisor.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self.keeper.kill()
-            self.keeper.wait()
+            self.supervisor.kill()
+            self.supervisor.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +150,17 @@ class _Key:
 
 _lock = threading.RLock()
 _zygotes: dict[_Key, Zygote] = {}
-_estates: dict[int, Estate] = {}
+_owned: dict[int, OwnedResources] = {}
 
 
-def estate() -> Estate:
+def owned_resources() -> OwnedResources:
     """What this process owns. A forked child of it starts with nothing."""
-    if (found := _estates.get(os.getpid())) is not None:
+    if (found := _owned.get(os.getpid())) is not None:
         return found  # without the lock, which is held for as long as a zygote takes to start
     with _lock:
-        if os.getpid() not in _estates:
-            _estates[os.getpid()] = Estate()
-        return _estates[os.getpid()]
+        if os.getpid() not in _owned:
+            _owned[os.getpid()] = OwnedResources()
+        return _owned[os.getpid()]
 
 
 def zygote_for(policy: Policy) -> Zygote:
@@ -182,7 +182,7 @@ def zygote_for(policy: Policy) -> Zygote:
 def shutdown() -> None:
     """End every zygote of this process and remove what it owned. Runs by itself at exit."""
     with _lock:
-        owned = _estates.get(os.getpid())
+        owned = _owned.get(os.getpid())
     if owned is not None:
         owned.end_spares()  # while the zygotes live, who bury them; unlocked, as one may be under way
     with _lock:
@@ -190,7 +190,7 @@ def shutdown() -> None:
             _zygotes.pop(key).close()
         if owned is not None:
             owned.release()
-            _estates.pop(os.getpid(), None)
+            _owned.pop(os.getpid(), None)
 
 
 atexit.register(shutdown)
@@ -203,7 +203,7 @@ def _disown_all() -> None:
     for zygote in _zygotes.values():
         zygote.disown()
     _zygotes.clear()
-    _estates.clear()
+    _owned.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)
@@ -234,15 +234,15 @@ def _prefixes() -> list[str]:
 def _start(policy: Policy, *, root: int | None) -> Zygote:
     if sys.platform != "linux":
         raise EnvironmentFailed("the kernel sandbox needs Linux; the smolagents executor runs elsewhere")
-    owned = estate()
+    owned = owned_resources()
     lifeline, lifeline_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel, channel_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline.settimeout(_START_TIMEOUT_S)
     channel.settimeout(_START_TIMEOUT_S)
     with lifeline_far, channel_far, tempfile.TemporaryFile() as diagnosis:
         far = [lifeline_far.fileno(), channel_far.fileno()]
-        keeper = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", "-S", "-B", "-c", _KEEPER, str(_GUEST.parent), *map(str, far)],
+        supervisor = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", "-B", "-c", _SUPERVISOR, str(_GUEST.parent), *map(str, far)],
             pass_fds=far,
             env={},
             stdin=subprocess.DEVNULL,
@@ -250,7 +250,7 @@ def _start(policy: Policy, *, root: int | None) -> Zygote:
             stderr=diagnosis,
             start_new_session=True,
         )
-        zygote = Zygote(keeper, lifeline, channel, 0, "")
+        zygote = Zygote(supervisor, lifeline, channel, 0, "")
         lifeline_far.close()
         channel_far.close()
         try:
@@ -262,8 +262,8 @@ def _start(policy: Policy, *, root: int | None) -> Zygote:
             raise EnvironmentFailed(f"the zygote did not start: {error} {said}".strip()) from error
 
 
-def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Zygote:
-    """Give keeper and zygote their settings, and wait until the zygote is warm."""
+def _greet(zygote: Zygote, policy: Policy, owned: OwnedResources, root: int | None) -> Zygote:
+    """Give supervisor and zygote their settings, and wait until the zygote is warm."""
     prefixes, environment = _prefixes(), _environment()
     readable = list(policy.readable)
     settings: dict[str, Any] = {
@@ -283,10 +283,10 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Z
     if zygote.why_no_namespaces:
         if policy.namespaces:
             logger.warning("sandboxes run at container grade: %s", zygote.why_no_namespaces)
-        # Told now, so that the keeper can remove it should we be killed.
+        # Told now, so that the supervisor can remove it should we be killed.
         zygote.lifeline.send(protocol.encode({"op": "clean", "folder": owned.base_folder()}))
     compiled = compile_filter(PRIVATE_ROOT if zygote.has_namespaces else SHARED_ROOT)
-    nursery = {
+    context = {
         "namespaces": zygote.has_namespaces,
         "why_no_namespaces": zygote.why_no_namespaces,
         "program": _as_text(compiled.program),
@@ -298,7 +298,7 @@ def _greet(zygote: Zygote, policy: Policy, owned: Estate, root: int | None) -> Z
         "environment": environment,
         "preload": list(policy.preload),
     }
-    socket.send_fds(zygote.channel, [protocol.encode(nursery)], [])
+    socket.send_fds(zygote.channel, [protocol.encode(context)], [])
     _, rooms = _expect(zygote.channel, "warm")
     zygote.root = rooms[0] if rooms else None
     for descriptor in descriptors:

@@ -9,7 +9,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from . import kernel, root, tree, wire
+from . import guest_wire as wire
+from . import kernel, root, tree
 from .interpreter import Interpreter
 from .lockdown import (
     ON,
@@ -58,7 +59,7 @@ PRIVATE = Place(root.HOME, root.OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SandboxPlan:
     """What one policy asks of a sandbox."""
 
     limits: Limits
@@ -70,7 +71,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Nursery:
+class ZygoteContext:
     """What all sandboxes of one zygote have in common."""
 
     namespaces: bool
@@ -87,15 +88,15 @@ class Nursery:
     """The Landlock rules of sandboxes with a private root, which name folders that they all share."""
     sizes: Sizes
     interpreter: Interpreter
-    plans: dict[bytes, Plan] = field(default_factory=dict)
+    plans: dict[bytes, SandboxPlan] = field(default_factory=dict)
     """Requests that have been read before."""
 
-    def plan(self, request: bytes) -> Plan:
+    def plan(self, request: bytes) -> SandboxPlan:
         if (known := self.plans.get(request)) is not None:
             return known
         config = wire.decode(request.decode())
         limits = Limits(**config.pop("limits"))
-        plan = Plan(limits, make_rlimits(limits, self.sizes), **config)
+        plan = SandboxPlan(limits, make_rlimits(limits, self.sizes), **config)
         if len(self.plans) > _MOST_PLANS or plan.home is not None:
             self.plans.clear()
         self.plans[request] = plan
@@ -106,7 +107,11 @@ _MOST_PLANS = 64
 
 
 def build_private(
-    nursery: Nursery, plan: Plan, control: "socket.SocketType", home: int | None, outside: tuple[int, int]
+    context: ZygoteContext,
+    plan: SandboxPlan,
+    control: "socket.SocketType",
+    home: int | None,
+    outside: tuple[int, int],
 ) -> bytes:
     """In new namespaces, as a child of their first process. Answers with the report of what will hold it.
 
@@ -123,7 +128,7 @@ def build_private(
     layers = dict.fromkeys(_LAYER_NAMES.values(), ON) | {"private root": ON, "workspace": ON}
     layers["process table"] = _mount_private(plan)
     PRIVATE.furnish()
-    report = _report(nursery, plan, layers, nursery.ruleset)
+    report = _report(context, plan, layers, context.ruleset)
     if plan.adopts:
         # Copying nothing from here to here: when there is something to copy, whoever asked for it waits.
         _copy_home(os.open(PRIVATE.home, os.O_RDONLY | os.O_DIRECTORY), PRIVATE)
@@ -146,24 +151,24 @@ class OpenWalls:
 
 
 def build_in_the_open(
-    nursery: Nursery, plan: Plan, control: "socket.SocketType", home: int | None
+    context: ZygoteContext, plan: SandboxPlan, control: "socket.SocketType", home: int | None
 ) -> OpenWalls:
     """Without namespaces: in a folder of the machine, as the init itself."""
     announce(control, os.getpid())
     kernel.set_dumpable(False)
     assert plan.home is not None
-    missing = f"unavailable: {nursery.why_no_namespaces}"
+    missing = f"unavailable: {context.why_no_namespaces}"
     names = (*_LAYER_NAMES.values(), "private root", "workspace", "process table")
     kernel.become_subreaper()
     limits = replace(plan.limits, processes=plan.limits.processes + hidden_crowd(plan.crowd))
     place = Place(plan.home, f"{plan.home}/.output")
-    ruleset = make_ruleset(nursery.readable, [place.home], nursery.landlock_version)
-    signal_scope = make_signal_scope(nursery.landlock_version)
+    ruleset = make_ruleset(context.readable, [place.home], context.landlock_version)
+    signal_scope = make_signal_scope(context.landlock_version)
     place.furnish()
     if home is not None:
         _copy_home(home, place)
-    report = _report(nursery, plan, dict.fromkeys(names, missing), ruleset)
-    return OpenWalls(place, make_rlimits(limits, nursery.sizes), ruleset, signal_scope, report)
+    report = _report(context, plan, dict.fromkeys(names, missing), ruleset)
+    return OpenWalls(place, make_rlimits(limits, context.sizes), ruleset, signal_scope, report)
 
 
 def announce(control: "socket.SocketType", *processes: int) -> None:
@@ -175,24 +180,24 @@ def announce(control: "socket.SocketType", *processes: int) -> None:
         os.close(watch)
 
 
-def confess(control: int, error: BaseException) -> None:
+def report_failure(control: int, error: BaseException) -> None:
     number = error.errno if isinstance(error, OSError) else None
     told = {"event": "failed", "message": str(error) or repr(error), "errno": number}
     wire.send_packet(socket.SocketType(fileno=os.dup(control)), told)
 
 
-def _report(nursery: Nursery, plan: Plan, layers: dict[str, str], ruleset: int | None) -> bytes:
+def _report(context: ZygoteContext, plan: SandboxPlan, layers: dict[str, str], ruleset: int | None) -> bytes:
     """What will be true once the init has locked itself in; until then nobody is told."""
-    layers |= landlock_layers(ruleset, nursery.landlock_version)
-    if not nursery.namespaces and nursery.landlock_version < SIGNAL_SCOPE:
-        why = f"unavailable: {nursery.why_no_seccomp}"
-        layers["signal rules"] = ON if nursery.agent_seccomp is not None else why
+    layers |= landlock_layers(ruleset, context.landlock_version)
+    if not context.namespaces and context.landlock_version < SIGNAL_SCOPE:
+        why = f"unavailable: {context.why_no_seccomp}"
+        layers["signal rules"] = ON if context.agent_seccomp is not None else why
     layers |= dict.fromkeys(("no_new_privs", "capabilities", "rlimits", "environment", "descriptors"), ON)
-    layers["seccomp"] = ON if nursery.seccomp is not None else f"unavailable: {nursery.why_no_seccomp}"
+    layers["seccomp"] = ON if context.seccomp is not None else f"unavailable: {context.why_no_seccomp}"
     return wire.encode({"event": "filled" if plan.adopts else "ready", "layers": layers}).encode()
 
 
-def _mount_private(plan: Plan) -> str:
+def _mount_private(plan: SandboxPlan) -> str:
     """The sandbox's own tmpfs, and a view of the process table that holds only its own processes. Answers
     with what became of the latter."""
     disk = plan.limits.disk
@@ -213,8 +218,8 @@ def _mount_private(plan: Plan) -> str:
 def _await_adoption(control: "socket.SocketType", doors: Sequence[int]) -> int:
     """Give the doors of our walls away, and wait until there is something to adopt: answers with its home.
 
-    The owner also gets our end of the control socket back, for the init that will foster the interpreter. It
-    must not keep it from the start: then it would never hear of our end.
+    The owner also gets our end of the control socket, for the init that is to be the interpreter's parent.
+    It must not keep it from the start: then it would never hear of our end.
     """
     wire.send_packet(control, {"event": "ready"}, [*doors, control.fileno()])
     for door in doors:

@@ -25,17 +25,18 @@ from select import poll
 from socket import SocketType as Channel
 from typing import Any, NoReturn
 
-from . import kernel, operations, tree, wire
-from .building import PRIVATE, Nursery, Plan, build_in_the_open, build_private, confess
+from . import file_operations, kernel, tree
+from . import guest_wire as wire
+from .building import PRIVATE, SandboxPlan, ZygoteContext, build_in_the_open, build_private, report_failure
+from .guest_wire import decode, receive_bytes
 from .kernel import lock_down, set_dumpable
 from .lockdown import RLIMIT_MSGQUEUE, lock_child, make_room, mark_rlimits
 from .processes import descendants, mark, status
-from .wire import decode, receive_bytes
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
 _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
-_BELL = os.O_NONBLOCK | os.O_CLOEXEC
+_WAKEUP = os.O_NONBLOCK | os.O_CLOEXEC
 _POLLIN = select.POLLIN
 _MOST_DESCRIPTORS = 1 << 16
 _ENDED = b'{"event":"ended"}'
@@ -48,29 +49,29 @@ _NOTHING_YET: Any = None
 class Init:
     """The init of one sandbox. It is made in the zygote, and comes to life in a fork of it."""
 
-    def __init__(self, nursery: Nursery) -> None:
-        self.nursery = nursery
+    def __init__(self, context: ZygoteContext) -> None:
+        self.context = context
         self.control: socket.SocketType = _NOTHING_YET
-        self.plan: Plan = _NOTHING_YET
+        self.plan: SandboxPlan = _NOTHING_YET
         self.place = PRIVATE
-        self.ruleset = nursery.ruleset
-        self.seccomp = nursery.seccomp.header if nursery.seccomp is not None else None
-        self.agent_seccomp = nursery.agent_seccomp.header if nursery.agent_seccomp is not None else None
+        self.ruleset = context.ruleset
+        self.seccomp = context.seccomp.header if context.seccomp is not None else None
+        self.agent_seccomp = context.agent_seccomp.header if context.agent_seccomp is not None else None
         self.signals_are_scoped = False
         """Whether a signal to every process reaches our own descendants only."""
-        self.interpreter = nursery.interpreter
-        self.namespaces = nursery.namespaces
+        self.interpreter = context.interpreter
+        self.namespaces = context.namespaces
         self.outside = os.getuid(), os.getgid()
         """Our user and group, as they are outside of the sandbox."""
         self.jobs: dict[int, str] = {}
-        self.fosterlings: dict[int, socket.SocketType] = {}
+        self.forked_interpreters: dict[int, socket.SocketType] = {}
         """Interpreters of forks, and whom to tell of their end."""
         self.has_forks = False
         """Whether forks have been made of this sandbox."""
-        self.bell: tuple[int, ...] = ()
+        self.wakeup: tuple[int, ...] = ()
         """The pipe by which a signal wakes the loop."""
 
-    def live(self, plan: Plan, control: int, home: int | None) -> NoReturn:
+    def live(self, plan: SandboxPlan, control: int, home: int | None) -> NoReturn:
         """As the first process of the sandbox: have the walls built, drop every privilege, serve."""
         try:
             setsid()  # out of the zygote's process group: kill(0, ...) reaches one across pid namespaces
@@ -80,7 +81,7 @@ class Init:
             if self.namespaces:
                 self._lock_in_while_another_builds(plan, control, home)
             else:
-                walls = build_in_the_open(self.nursery, plan, channel, home)
+                walls = build_in_the_open(self.context, plan, channel, home)
                 self.place, self.ruleset = walls.place, walls.ruleset
                 self.plan = replace(plan, rlimits=walls.rlimits)
                 scope = walls.signal_scope
@@ -94,11 +95,11 @@ class Init:
                 channel.send(walls.report)
             self.serve(control)
         except BaseException as error:
-            confess(control, error)
+            report_failure(control, error)
         finally:
             os._exit(70)
 
-    def _lock_in_while_another_builds(self, plan: Plan, control: int, home: int | None) -> None:
+    def _lock_in_while_another_builds(self, plan: SandboxPlan, control: int, home: int | None) -> None:
         """A child of ours builds, reports, and ends. It does not report before it has our word that we have
         locked ourselves in; and nobody but it listens to the owner meanwhile."""
         set_dumpable(False)
@@ -115,20 +116,20 @@ class Init:
         if waitpid(builder, 0)[1]:
             os._exit(0)  # it has said why
 
-    def _build(self, plan: Plan, home: int | None, word: int) -> NoReturn:
+    def _build(self, plan: SandboxPlan, home: int | None, word: int) -> NoReturn:
         try:
-            report = build_private(self.nursery, plan, self.control, home, self.outside)
+            report = build_private(self.context, plan, self.control, home, self.outside)
             if read(word, 1):
                 self.control.send(report)
                 os._exit(0)
         except BaseException as error:
-            confess(self.control.fileno(), error)
+            report_failure(self.control.fileno(), error)
         finally:
             os._exit(70)
 
     def serve(self, control: int) -> None:
         """Answer the owner until it goes away; then end, and everything with us."""
-        wake, waker = self.bell = pipe2(_BELL)
+        wake, waker = self.wakeup = pipe2(_WAKEUP)
         set_handler(_SIGCHLD, _ignore)
         set_wakeup_fd(waker, warn_on_full_buffer=False)
         waiting = poll()
@@ -157,10 +158,10 @@ class Init:
             case "adopt":
                 self.jobs[request["pid"]] = INTERPRETER
                 self.plan = replace(self.plan, rlimits=mark_rlimits(self.plan.rlimits, request["generation"]))
-            case "foster":
+            case "watch_fork":
                 # The kernel makes us, and not the new init, the parent of a process that forks out of our
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
-                self.fosterlings[request["pid"]] = socket.SocketType(fileno=descriptors.pop())
+                self.forked_interpreters[request["pid"]] = socket.SocketType(fileno=descriptors.pop())
                 self._mark(request["pid"])
             case "operate":
                 self._start(lambda given: self._operate(request["what"], given), request["job"], descriptors)
@@ -202,7 +203,7 @@ class Init:
         """Descriptors of what forks are made from: our files and, with namespaces, two of those."""
         self._make_room_for_forks()
         seeds = [os.open(self.place.home, os.O_RDONLY | os.O_DIRECTORY)]
-        if self.nursery.namespaces:
+        if self.context.namespaces:
             seeds += [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "pid")]
         wire.send_packet(self.control, {"event": "seed"}, seeds)
         for seed in seeds:
@@ -244,10 +245,10 @@ class Init:
 
     def _interpret(self, descriptors: list[int]) -> int:
         self.control.close()
-        for descriptor in self.bell:
+        for descriptor in self.wakeup:
             close(descriptor)
-        if self.fosterlings:
-            for channel in self.fosterlings.values():
+        if self.forked_interpreters:
+            for channel in self.forked_interpreters.values():
                 channel.close()
         plan = self.plan
         lock_child(plan.rlimits, self.ruleset, self.agent_seccomp)
@@ -271,12 +272,12 @@ class Init:
         if what["kind"] == "execute":
             kernel.set_dumpable(True)
             environment = {
-                **self.nursery.environment,
+                **self.context.environment,
                 **self.place.environment(),
                 **what["environment"],
             }
-            return operations.perform({**what, "environment": environment})
-        return operations.perform(what)
+            return file_operations.perform({**what, "environment": environment})
+        return file_operations.perform(what)
 
     def _reap(self) -> None:
         while True:
@@ -287,8 +288,8 @@ class Init:
             if not process:
                 return
             job, channel = self.jobs.pop(process, None), self.control
-            if process in self.fosterlings:
-                job, channel = INTERPRETER, self.fosterlings.pop(process)
+            if process in self.forked_interpreters:
+                job, channel = INTERPRETER, self.forked_interpreters.pop(process)
             if job is None:
                 continue  # an orphan of the agent's
             event = {

@@ -24,10 +24,11 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import forking, sharing, wire
+from . import guest_wire as wire
+from . import interpreter_fork, text_file
 from .capture import DISK_ERRORS, Capture
 
-_OWN_FILES = (__file__, forking.__file__)
+_OWN_FILES = (__file__, interpreter_fork.__file__)
 _REPR_LIMIT = 64 * 1024
 _MOST_VARIABLES = 5000
 _RESERVE = 3 * 1024 * 1024
@@ -63,7 +64,7 @@ class Interpreter:
         self._current = ""
         self._listening = False
         self._interrupted = False
-        self._survey: forking.Survey | None = None
+        self._survey: interpreter_fork.Survey | None = None
         self._reserve: mmap.mmap | None = None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], bytes | None]] = {
             "run": self._run,
@@ -210,7 +211,7 @@ class Interpreter:
         descriptor = self._frames.descriptors.pop(0)
         problem = None
         try:
-            text = sharing.read_text(descriptor, request["size"], request["length"])
+            text = text_file.read_text(descriptor, request["size"], request["length"])
             self._names[request["name"]] = text
         except (OSError, MemoryError) as error:
             problem = str(error) or "there is no memory for it"
@@ -273,8 +274,8 @@ class Interpreter:
         try:
             # Of several forks in a row only the first looks around: nothing has happened since.
             if self._survey is None or _something_may_stir():
-                self._survey = forking.survey(given, self._workspace)
-            born = forking.fork(channel, doors, request["id"], self._workspace, self._survey)
+                self._survey = interpreter_fork.survey(given, self._workspace)
+            born = interpreter_fork.fork(channel, doors, request["id"], self._workspace, self._survey)
         except (OSError, ValueError) as error:
             return wire.frame("forked", request["id"], {"error": str(error)})
         if born is None:

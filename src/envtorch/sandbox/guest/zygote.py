@@ -15,8 +15,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from . import kernel, wire
-from .building import PRIVATE, Nursery, Plan, confess
+from . import guest_wire as wire
+from . import kernel
+from .building import PRIVATE, SandboxPlan, ZygoteContext, report_failure
 from .init import Init
 from .interpreter import Interpreter
 from .kernel import fork_into
@@ -24,7 +25,7 @@ from .lockdown import SIGNAL_SCOPE, make_ruleset, own_sizes
 
 _ALL_NAMESPACES = sum(kernel.NAMESPACES.values())
 _NEW_NAMESPACES = kernel.new_namespaces(_ALL_NAMESPACES)
-_FAMILY = 2
+_PARENT_NAMESPACES = 2
 """More descriptors than this in a request, and the last two are the namespaces of a fork's parent."""
 
 
@@ -44,10 +45,10 @@ def main(descriptor: int) -> None:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps for us,
     kernel.become_subreaper()  # and at once: who knows when the machine's own init would
-    init = Init(_make_nursery(settings))
+    init = Init(_make_context(settings))
     gc.disable()
-    init.nursery.interpreter.rehearse()
-    doors = [os.open("/proc/self/ns/mnt", os.O_RDONLY)] if init.nursery.namespaces else []
+    init.context.interpreter.rehearse()
+    doors = [os.open("/proc/self/ns/mnt", os.O_RDONLY)] if init.context.namespaces else []
     wire.send_packet(channel, {"event": "warm"}, doors)
     for door in doors:
         os.close(door)
@@ -59,10 +60,10 @@ def _serve(channel: "socket.SocketType", init: Init) -> None:
     """Fork what each request asks for. Requests of one policy are alike, and their plans are kept."""
     while (received := wire.receive_bytes(channel)) is not None:
         request, descriptors = received
-        _deliver(init, init.nursery.plan(request), descriptors)
+        _fulfil(init, init.context.plan(request), descriptors)
 
 
-def _make_nursery(settings: Mapping[str, Any]) -> Nursery:
+def _make_context(settings: Mapping[str, Any]) -> ZygoteContext:
     namespaces = settings["namespaces"]
     if namespaces:
         os.environ.update(PRIVATE.environment())
@@ -71,7 +72,7 @@ def _make_nursery(settings: Mapping[str, Any]) -> Nursery:
         version = min(version, settings["landlock_abi"])
     confined = namespaces or version >= SIGNAL_SCOPE
     agent = settings["agent_program" if confined else "agent_program_without_signals"]
-    return Nursery(
+    return ZygoteContext(
         namespaces=namespaces,
         why_no_namespaces=settings["why_no_namespaces"],
         seccomp=kernel.Seccomp(base64.b64decode(settings["program"])) if settings["program"] else None,
@@ -92,34 +93,34 @@ def _refuse_threads() -> None:
         raise RuntimeError(f"the preloaded modules started {threads - 1} threads; a zygote must have one")
 
 
-def _deliver(init: Init, plan: Plan, descriptors: list[int]) -> None:
+def _fulfil(init: Init, plan: SandboxPlan, descriptors: list[int]) -> None:
     """Fork what one request asks for: a sandbox for one control socket and perhaps a home to copy, or walls
     for forks, for any number of control sockets and the namespaces of the family."""
-    if len(descriptors) <= _FAMILY:
-        _bear(init, plan, *descriptors)
+    if len(descriptors) <= _PARENT_NAMESPACES:
+        _fork_sandbox(init, plan, *descriptors)
     elif os.fork() == 0:
         *controls, user_namespace, process_namespace = descriptors
         try:
-            _join_family(user_namespace, process_namespace)
+            _enter_parent_namespaces(user_namespace, process_namespace)
             init.outside = os.getuid(), os.getgid()
             for control in controls:
-                _bear(init, plan, control)
+                _fork_sandbox(init, plan, control)
         except OSError as error:
             for control in controls:
-                confess(control, error)
+                report_failure(control, error)
         finally:
             os._exit(0)
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _bear(init: Init, plan: Plan, control: int, home: int | None = None) -> None:
+def _fork_sandbox(init: Init, plan: SandboxPlan, control: int, home: int | None = None) -> None:
     """Fork one sandbox: the child is the first process in namespaces of its own, and never returns."""
     try:
-        process = fork_into(_NEW_NAMESPACES) if init.nursery.namespaces else os.fork()
+        process = fork_into(_NEW_NAMESPACES) if init.context.namespaces else os.fork()
     except OSError as error:
         if error.errno != errno.ENOSYS:  # the answer of engines that cannot look into the arguments of clone3
-            confess(control, error)
+            report_failure(control, error)
             return
         process = _fork_and_unshare()
     if process == 0:
@@ -135,7 +136,7 @@ def _fork_and_unshare() -> int:
     return process
 
 
-def _join_family(user_namespace: int, process_namespace: int) -> None:
+def _enter_parent_namespaces(user_namespace: int, process_namespace: int) -> None:
     """Move to where a fork's namespaces must be made: inside those of its parent.
 
     Only then may the forked process, which has no capability at all, move into them: a user namespace lets

@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from . import kernel, wire
+from . import guest_wire as wire
+from . import kernel
 
 _SHARED = b"s "
 """How the permissions of shared memory end; a path with the like in it does no harm."""

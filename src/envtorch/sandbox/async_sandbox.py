@@ -9,12 +9,13 @@ from typing import Any, Self
 
 from envtorch.errors import SessionLost
 
-from . import flows, forking, grading, operating, running, sharing
+from . import flows, fork_flows, grading, operating, running, sharing
 from .core import Core
 from .driver import Flow, T, drive_async
 from .policy import Policy
-from .report import Report
+from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
+from .sandbox_phases import SandboxPhase
 from .submission import READ_LIMIT, SPOILED, AsyncSubmission, Frozen, freeze, thaw
 
 __all__ = ["AsyncSandbox"]
@@ -115,15 +116,15 @@ class AsyncSandbox:
         """Stop the code that runs now, as Ctrl-C would; its state is kept."""
         self._core.require_own_process()
         self._core.interrupted = True
-        self._core.signal(2)
+        self._core.handle.signal(2)
 
     async def fork(self, count: int = 1) -> list["AsyncSandbox"]:
         """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life.
 
         From within an exposed function too: see `Sandbox.fork`.
         """
-        flow = forking.fork(self._core, count)
-        made = await (drive_async(flow) if self._core.calling else self._drive(flow))
+        flow = fork_flows.fork(self._core, count)
+        made = await (drive_async(flow) if self._core.phase is SandboxPhase.CALLING else self._drive(flow))
         return [AsyncSandbox._around(core) for core in made]
 
     async def share(self, name: str, text: sharing.SharedText) -> None:
@@ -132,7 +133,7 @@ class AsyncSandbox:
 
     async def copy(self) -> "AsyncSandbox":
         """A sandbox with a fresh interpreter and a copy of our files."""
-        return AsyncSandbox._around(await self._drive(forking.copy_files(self._core)))
+        return AsyncSandbox._around(await self._drive(fork_flows.copy_files(self._core)))
 
     async def grade(
         self,

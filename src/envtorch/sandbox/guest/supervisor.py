@@ -1,4 +1,4 @@
-"""The keeper: starts the zygote in its private root, and cleans up after an owner that was killed.
+"""The supervisor: starts the zygote in its private root, and cleans up after an owner that was killed.
 
 It runs outside every wall, as the owner's user, runs no agent code and never reads from a sandbox. It
 ends when its lifeline, a socket to the owner, closes.
@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import kernel, root, wire
+from . import guest_wire as wire
+from . import kernel, root
 
 NOBODY = 65534
 _START = (

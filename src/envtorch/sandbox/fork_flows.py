@@ -13,7 +13,7 @@ from .driver import Block, Flow, Wait, drive
 from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox
 from .policy import Policy
 from .running import speak
-from .zygotes import estate, zygote_for
+from .zygotes import owned_resources, zygote_for
 
 __all__ = ["copy_files", "fork"]
 
@@ -51,10 +51,10 @@ def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
     made: list[Core] = []
     seeds = yield from _seeds(core)
     try:
-        spare = yield from core.slots.take()
+        waiting = yield from core.lineage.next_fork.take()
         while len(made) < count:
-            batch = [spare] if spare is not None and not spare.is_gone() else []
-            spare = None
+            batch = [waiting] if waiting is not None and not waiting.handle.is_gone() else []
+            waiting = None
             wanted = min(_MOST_AT_ONCE, count - len(made)) - len(batch)
             ordered = (yield from _order_slots(core.policy, seeds, wanted)) if wanted else []
             batch += ordered
@@ -64,7 +64,9 @@ def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
         for slot in made:
             yield from close(slot)
         raise
-    core.slots.order(estate().builder, lambda: drive(_build_slots(core.policy, seeds, 1))[0])
+    core.lineage.next_fork.order(
+        owned_resources().builder, lambda: drive(_build_slots(core.policy, seeds, 1))[0]
+    )
     return made
 
 
@@ -77,14 +79,14 @@ def copy_files(core: Core) -> Flow[Core]:
 
 def _seeds(core: Core) -> Flow[Sequence[int]]:
     """Descriptors of the sandbox's files and, at host grade, of its user and process namespace."""
-    if not core.seeds:
-        core.tell({"op": "seed"})
+    if not core.lineage.seeds:
+        core.handle.tell({"op": "seed"})
         came, descriptors = yield from await_event(core, "seed", timeout_s=_SEED_TIMEOUT_S)
         if not came:
-            core.lost = core.lost or "its init is gone"
+            core.lose(core.why_lost or "its init is gone")
             core.require_interpreter()
-        core.seeds = list(descriptors)
-    return core.seeds
+        core.lineage.seeds = list(descriptors)
+    return core.lineage.seeds
 
 
 def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[Core]]:
@@ -105,7 +107,7 @@ def _order_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
     zygote = yield Block(lambda: zygote_for(policy))
     slots = [Core.new(policy, zygote) for _ in range(count)]
     try:
-        controls = [slot.far_control.fileno() for slot in slots]
+        controls = [slot.handle.far_control.fileno() for slot in slots]
         zygote.spawn(slots[0].config(adopts=True), [*controls, *seeds[1:]])
     except BaseException:
         for slot in slots:
@@ -123,12 +125,12 @@ def _enter_all(
     ones copy files and lock themselves down.
     """
     for slot in slots:
-        slot.parent = core
-        core.offspring += 1
+        slot.lineage.parent = core
+        core.lineage.forks += 1
     for slot in unfinished:
         yield from await_ready(slot, adopts=True)
     for slot in slots:
-        slot.tell({"op": "fill"}, seeds[:1])
+        slot.handle.tell({"op": "fill"}, seeds[:1])
     requests = []
     for slot in slots:
         yield from await_filled(slot)
@@ -146,11 +148,11 @@ def _send_out(core: Core, slot: Core) -> str:
     slot.functions = dict(core.functions)
     identifier = new_identifier()
     frame = protocol.frame({"type": "fork", "id": identifier})
-    slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    sent = socket.send_fds(core.data, [frame], [slot.far_data.fileno(), *slot.doors])
+    slot.handle.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    sent = socket.send_fds(core.handle.data, [frame], [slot.handle.far_data.fileno(), *slot.handle.doors])
     assert sent == len(frame), "an interpreter at rest has read all that it was sent"
-    slot.far_data.close()
-    slot.close_doors()
+    slot.handle.far_data.close()
+    slot.handle.close_doors()
     return identifier
 
 
@@ -159,21 +161,21 @@ def _await_hello(slot: Core, identifier: str, timeout_s: float) -> Flow[int]:
     for: a fork has no say in it."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        yield Wait([slot.data.fileno()], deadline=deadline)
+        yield Wait([slot.handle.data.fileno()], deadline=deadline)
         try:
-            data, ancillary, _, _ = slot.data.recvmsg(65536, socket.CMSG_SPACE(_CREDENTIALS.size))
+            data, ancillary, _, _ = slot.handle.data.recvmsg(65536, socket.CMSG_SPACE(_CREDENTIALS.size))
         except BlockingIOError:
             continue
         if not data:
             break
-        slot.reader.feed(data)
+        slot.handle.reader.feed(data)
         try:
-            said = slot.reader.next(identifier, (protocol.Hello, protocol.Forked))
+            said = slot.handle.reader.next(identifier, (protocol.Hello, protocol.Forked))
         except protocol.Nonsense:
             break
         if isinstance(said, protocol.Forked):
             raise OutOfResources(said.error or "the fork could not be made")
         if said is not None and ancillary:
-            slot.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            slot.handle.data.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
             return int(_CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0])
     raise EnvironmentFailed("a fork did not come to life")

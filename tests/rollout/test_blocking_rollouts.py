@@ -1,0 +1,74 @@
+"""The blocking twin, with and without another loop around it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from envtorch.errors import ClientClosed
+from envtorch.rollout import BlockingRollouts, Completion, Ending, Prompt, TrajectoryFile
+from tests.rollout.dials import DialEnv, dials, upwards
+from tests.support import Running, eventually
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with dials() as running:
+        yield running
+
+
+def generate(prompts: Sequence[Prompt]) -> list[Completion]:
+    return [Completion(f'{{"number": {upwards(prompt)}}}') for prompt in prompts]
+
+
+def test_groups_and_episodes_are_played_without_awaiting(server: Running, tmp_path: Path) -> None:
+    threads = threading.active_count()
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    with BlockingRollouts(DialEnv, server.url, generate) as rollouts:
+        groups = list(rollouts.groups(range(4), size=2, record=file))
+        assert rollouts.run(3).ending is Ending.DONE
+        tree = rollouts.tree(3, branch_when=lambda talk: len(talk.turns) == 1, max_leaves=2)
+        rollouts.park()
+        rollouts.resume(version=2)
+        assert rollouts.run(3).ending is Ending.DONE
+    assert [t.ending for group in groups for t in group] == [Ending.DONE] * 8
+    assert len(file) == 4
+    assert len(tree.trajectories) == 2
+    eventually(lambda: server.sessions.active == 0, "every session is closed")
+    eventually(lambda: threading.active_count() <= threads, "its threads have ended")
+
+
+def test_it_works_inside_a_running_loop_as_in_a_notebook(server: Running) -> None:
+    async def cell() -> Ending:
+        with BlockingRollouts(DialEnv, server.url, generate) as rollouts:
+            return rollouts.run(1).ending
+
+    assert asyncio.run(cell()) is Ending.DONE
+
+
+def test_groups_that_are_not_wanted_any_more_are_cancelled(server: Running) -> None:
+    with BlockingRollouts(DialEnv, server.url, generate, concurrency=8) as rollouts:
+        for _ in rollouts.groups(iter(int, 1), size=4):  # endless
+            break
+    eventually(lambda: server.sessions.active == 0, "every session is closed")
+
+
+def test_what_the_policy_raises_reaches_the_caller(server: Running) -> None:
+    def broken(prompts: Sequence[Prompt]) -> list[Completion]:
+        raise ArithmeticError("no model today")
+
+    with (
+        BlockingRollouts(DialEnv, server.url, broken) as rollouts,
+        pytest.raises(ArithmeticError, match="no model"),
+    ):
+        rollouts.run(1)
+
+
+def test_closed_rollouts_say_so(server: Running) -> None:
+    rollouts = BlockingRollouts(DialEnv, server.url, generate)
+    rollouts.close()
+    rollouts.close()
+    with pytest.raises(ClientClosed):
+        rollouts.run(1)
