@@ -48,10 +48,11 @@ class HTTPEnvServer(server.HTTPEnvServer):
                 env,
                 action_cls or Action,
                 observation_cls or Observation,
-                max_concurrent_envs,
-                concurrency_config,
-                env_name,
-                state_cls,
+                requires_promise=True,
+                sessions=_room(max_concurrent_envs, concurrency_config),
+                concurrency_config=concurrency_config,
+                name=env_name,
+                state_cls=state_cls,
                 reset_observation_cls=reset_observation_cls,
             )
         except ConfigurationError as error:
@@ -87,6 +88,11 @@ class HTTPEnvServer(server.HTTPEnvServer):
         return has_tools and (
             made is None or any(base.__name__ == "HarnessEnvironment" for base in made.__mro__)
         )
+
+
+def _room(max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> int | None:
+    """How many sessions OpenEnv has: one, where nothing is said."""
+    return 1 if max_concurrent_envs is None and config is None else max_concurrent_envs
 
 
 def create_fastapi_app(

@@ -204,6 +204,8 @@ class HttpDoor:
         self._sessions = sessions
         self._codec = codec
         self._unhealthy: Unhealthy | None = None
+        self._unclaimed: dict[str, Session] = {}
+        """Sessions that /reset opened, by their tokens, which no request has carried since."""
 
     def register(self, router: APIRouter, mode: ServerMode) -> None:
         """Add the routes. In production mode the simulation's controls are not among them."""
@@ -320,13 +322,24 @@ class HttpDoor:
         """The session whose token the request carries, if it still lives."""
         session = self._sessions.by_token(_token(request) or "")
         if session is not None:
+            self._unclaimed.pop(session.token, None)
             self._sessions.claim(session)
         return session
 
     async def _new_session(self) -> Session:
         if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()
-        return await self._sessions.open(held=False)
+        session = await self._sessions.open(held=False)
+        if len(self._unclaimed) > self._sessions.capacity:
+            self._meant()  # forgets those that are over
+        self._unclaimed[session.token] = session
+        return session
+
+    def _meant(self) -> Session | None:
+        """The session that a caller means who names none: the only one that nobody has named so far."""
+        live = {token: one for token, one in self._unclaimed.items() if self._sessions.by_token(token) is one}
+        self._unclaimed = live
+        return next(iter(live.values())) if len(live) == 1 else None
 
     async def _session(self, request: Request) -> Session:
         if _token(request) is not None:
@@ -336,6 +349,9 @@ class HttpDoor:
             return session
         if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()
+        meant = self._meant()
+        if meant is not None:
+            return meant
         raise SessionRequired(
             f"this server holds up to {self._sessions.capacity} sessions: send the {SESSION_HEADER} "
             "header, or the cookie, that POST /reset answered with"
