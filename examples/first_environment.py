@@ -51,7 +51,7 @@ def play(env: GuessingClient) -> int:
 
 
 if __name__ == "__main__":
-    app = create_app(GuessingGame, max_concurrent_envs=8)
+    app = create_app(GuessingGame, sessions=8)
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=serve, args=[app], kwargs={"listener": listener}, daemon=True).start()
     with GuessingClient.local(GuessingGame) as env:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envtorch.batch_actions import Actions
     from envtorch.client import (
         AsyncEnvClient,
         AsyncVectorEnv,
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from envtorch.env import Environment, EnvSpec, Rubric, TaskProvider, ToolProvider, Transform
     from envtorch.errors import EnvTorchError
     from envtorch.pool import AsyncEnvPool, EnvPool
-    from envtorch.server import HTTPEnvServer, create_app, create_fastapi_app, serve
-    from envtorch.together import Actions
+    from envtorch.sandbox import Sandbox
+    from envtorch.server import HTTPEnvServer, ServerOptions, create_app, create_fastapi_app, serve
     from envtorch.types import (
         Action,
         ConcurrencyConfig,
@@ -49,8 +50,9 @@ _HOMES = {
     "envtorch.env": ("EnvSpec", "Environment", "Rubric", "TaskProvider", "ToolProvider", "Transform"),
     "envtorch.errors": ("EnvTorchError",),
     "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
-    "envtorch.server": ("HTTPEnvServer", "create_app", "create_fastapi_app", "serve"),
-    "envtorch.together": ("Actions",),
+    "envtorch.sandbox": ("Sandbox",),
+    "envtorch.server": ("HTTPEnvServer", "ServerOptions", "create_app", "create_fastapi_app", "serve"),
+    "envtorch.batch_actions": ("Actions",),
     "envtorch.types": (
         "Action",
         "ConcurrencyConfig",
@@ -84,7 +86,9 @@ __all__ = [
     "MCPToolClient",
     "Observation",
     "Rubric",
+    "Sandbox",
     "ServerCapacityStatus",
+    "ServerOptions",
     "SessionInfo",
     "State",
     "StepResult",

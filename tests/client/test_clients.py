@@ -270,7 +270,7 @@ class TestLosses:
             ObedientEnv("ftp://somewhere").reset()
 
     def test_no_room(self) -> None:
-        with running(create_app(Obedient)) as full, ObedientEnv(full.url) as holder:
+        with running(create_app(Obedient, sessions=1)) as full, ObedientEnv(full.url) as holder:
             holder.reset()
             for way in ("blocking", "async"):
                 client = WAYS[way](full.url)

@@ -25,7 +25,7 @@ from envtorch.protocol.flow import drive
 from envtorch.protocol.formats import JSON
 from tests.client.test_vector import AwaitedLine, Line, LineEnv, Move, QuickLine
 from tests.faults.counting import Add, Counting, CountingEnv, counting_server, expected
-from tests.faults.proxy import Break, Direction, Fault, proxy_to
+from tests.faults.proxy import Break, Direction, Fault, Proxy, proxy_to
 from tests.support import Running, cut, eventually, running
 
 HOURS = 3600.0
@@ -395,11 +395,49 @@ class TestSizes:
                 assert [one.total for one in envs.step(adds(2)).observations] == [4, 7]
 
 
-def test_forks_of_a_client_are_attached_together(server: Running) -> None:
-    with CountingEnv(server.url) as env:
-        env.reset(seed=1)
-        copies = env.fork(7)
-        assert server.sessions.active == 8
-        for n, copy in enumerate(copies):
-            assert copy.step(Add(n=n)).observation.total == 3 + n
-            copy.close()
+class Gathering(Proxy):
+    """Forwards nothing of the second and later connections until so many of them are there."""
+
+    def __init__(self, target_port: int, together: int) -> None:
+        super().__init__(target_port)
+        self._accepted = 0
+        self._together = asyncio.Barrier(together)
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._accepted += 1
+        if self._accepted > 1:
+            await self._together.wait()
+        await super().accept(reader, writer)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["blocking", "async"])
+def test_the_copies_of_a_session_are_attached_together(server: Running, is_async: bool) -> None:
+    def blocking(url: str) -> list[int]:
+        with CountingEnv(url) as env:
+            env.reset(seed=1)
+            copies = env.fork(7)
+            totals = [copy.step(Add(n=n)).observation.total for n, copy in enumerate(copies)]
+            for copy in copies:
+                copy.close()
+            return totals
+
+    async def awaited(url: str) -> list[int]:
+        async with CountingEnv.aio(url) as env:
+            await env.reset(seed=1)
+            copies = await env.fork(7)
+            totals = [(await copy.step(Add(n=n))).observation.total for n, copy in enumerate(copies)]
+            await asyncio.gather(*(copy.close() for copy in copies))
+            return totals
+
+    async def play() -> list[int]:
+        proxy = Gathering(int(server.url.rsplit(":", 1)[1]), 7)
+        listener = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        try:
+            return await (awaited(url) if is_async else asyncio.to_thread(blocking, url))
+        finally:
+            listener.close()
+            proxy.close()
+            await asyncio.sleep(0)
+
+    assert asyncio.run(play()) == [3 + n for n in range(7)]

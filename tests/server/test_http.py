@@ -25,7 +25,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture
 def alone() -> Iterator[Running]:
-    with running(create_app(Obedient)) as running_server:
+    with running(create_app(Obedient, sessions=1)) as running_server:
         yield running_server
 
 

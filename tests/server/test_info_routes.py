@@ -16,7 +16,7 @@ from tests.support import eventually, running
 
 @pytest.mark.parametrize("path", ["/metadata", "/schema"])
 def test_it_is_told_while_a_socket_plays_and_right_after_it_closed(path: str) -> None:
-    with running(create_app(Obedient, max_concurrent_envs=1)) as server:
+    with running(create_app(Obedient, sessions=1)) as server:
         for _ in range(10):
             with server.socket() as raw:
                 raw.send('{"type":"reset","data":{}}')
@@ -27,7 +27,7 @@ def test_it_is_told_while_a_socket_plays_and_right_after_it_closed(path: str) ->
 
 
 def test_a_close_message_frees_the_slot_although_the_client_stays() -> None:
-    with running(create_app(Obedient, max_concurrent_envs=1)) as server, server.socket() as raw:
+    with running(create_app(Obedient, sessions=1)) as server, server.socket() as raw:
         raw.send('{"type":"reset","data":{}}')
         raw.recv(timeout=20)
         # A client that never answers the close frame: its reader is not asked for anything more.
@@ -41,7 +41,7 @@ def test_a_close_message_frees_the_slot_although_the_client_stays() -> None:
 
 
 def test_state_answers_right_after_a_socket_closed() -> None:
-    with running(create_app(Obedient, max_concurrent_envs=1)) as server:
+    with running(create_app(Obedient, sessions=1)) as server:
         for _ in range(5):
             with server.socket() as raw:
                 raw.send('{"type":"reset","data":{}}')
@@ -71,7 +71,7 @@ def test_an_environment_that_cannot_be_built_is_not_built_anew_for_each_probe(
 @pytest.mark.parametrize(("method", "path"), [("GET", "/metrics"), ("GET", "/ready"), ("POST", "/close")])
 @pytest.mark.parametrize("how", ["a route", "a router"])
 def test_an_authors_own_route_wins_although_it_was_added_later(method: str, path: str, how: str) -> None:
-    app = create_app(Obedient, max_concurrent_envs=1)
+    app = create_app(Obedient, sessions=1)
     if how == "a route":
         app.add_api_route(path, lambda: "mine", methods=[method])
     else:
@@ -83,7 +83,7 @@ def test_an_authors_own_route_wins_although_it_was_added_later(method: str, path
 
 
 def test_without_one_ours_is_there() -> None:
-    with running(create_app(Obedient, max_concurrent_envs=1)) as server:
+    with running(create_app(Obedient, sessions=1)) as server:
         assert httpx.get(server.url + "/ready").json() == {"ready": True}
         assert httpx.post(server.url + "/close").json() == {"closed": False}
         assert b"envtorch_sessions" in httpx.get(server.url + "/metrics").content
@@ -92,7 +92,7 @@ def test_without_one_ours_is_there() -> None:
 
 def test_routes_work_under_a_prefix() -> None:
     app, router = FastAPI(), APIRouter()
-    HTTPEnvServer(Obedient).register_routes(router)
+    HTTPEnvServer(Obedient, sessions=1).register_routes(router)
     app.include_router(router, prefix="/env")
     with running(app) as server, httpx.Client(base_url=server.url + "/env", timeout=20) as client:
         assert client.post("/reset").status_code == 200

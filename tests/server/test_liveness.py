@@ -107,7 +107,7 @@ def test_an_idle_blocking_client_is_not_taken_for_dead() -> None:
 
 class TestReady:
     def test_not_while_full(self) -> None:
-        with running(create_app(Obedient)) as server:
+        with running(create_app(Obedient, sessions=1)) as server:
             assert patient.get(server.url + "/ready").json() == {"ready": True}
             with ObedientEnv(server.url) as env:
                 env.reset()

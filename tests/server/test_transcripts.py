@@ -45,7 +45,7 @@ def simulation() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Running]:
     """Room for one session: what a plain HTTP caller, who keeps no cookie, expects."""
-    with running(build(mode="simulation")) as server:
+    with running(build(sessions=1, mode="simulation")) as server:
         yield server
 
 

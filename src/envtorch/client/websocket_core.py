@@ -139,6 +139,8 @@ def connect_failed(url: str, error: Exception) -> EnvTorchError:
     Of `details`, `was_cut` says that the attempt broke on the way and may be repeated at once, `is_refused`
     that nothing listens there, `is_final` that another attempt will not end differently.
     """
+    if isinstance(error, Unauthorized):  # it is an `OSError` too, and was made here before
+        return error
     if isinstance(error, InvalidStatus):
         status = error.response.status_code
         if status == 401:

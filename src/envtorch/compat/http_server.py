@@ -21,6 +21,7 @@ EnvironmentFactory = Callable[[], Environment[Any, Any, Any]]
 class HTTPEnvServer(server.HTTPEnvServer):
     """`envtorch.server.HTTPEnvServer` with OpenEnv's signature and its refusals."""
 
+    requires_reset = False  # OpenEnv's server passes a step to an environment that was never reset
     takes_instances: ClassVar[bool] = False
     """Whether one shared environment object may be given in place of a class or a factory."""
 
@@ -47,10 +48,11 @@ class HTTPEnvServer(server.HTTPEnvServer):
                 env,
                 action_cls or Action,
                 observation_cls or Observation,
-                max_concurrent_envs,
-                concurrency_config,
-                env_name,
-                state_cls,
+                requires_promise=True,
+                sessions=_room(max_concurrent_envs, concurrency_config),
+                concurrency_config=concurrency_config,
+                name=env_name,
+                state_cls=state_cls,
                 reset_observation_cls=reset_observation_cls,
             )
         except ConfigurationError as error:
@@ -86,6 +88,11 @@ class HTTPEnvServer(server.HTTPEnvServer):
         return has_tools and (
             made is None or any(base.__name__ == "HarnessEnvironment" for base in made.__mro__)
         )
+
+
+def _room(max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> int | None:
+    """How many sessions OpenEnv has: one, where nothing is said."""
+    return 1 if max_concurrent_envs is None and config is None else max_concurrent_envs
 
 
 def create_fastapi_app(

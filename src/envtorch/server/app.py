@@ -1,9 +1,10 @@
 """The composition root: from an environment to an application that serves it."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import APIRouter, FastAPI
 
@@ -16,6 +17,7 @@ from envtorch.server.doors.mcp_http import McpDoor
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.doors.task_routes import TaskDoor
 from envtorch.server.doors.websocket import SocketDoor
+from envtorch.server.options import ServerOptions
 from envtorch.server.security.gate import Gate
 from envtorch.server.security.hosts import AllowedHosts
 from envtorch.server.security.keys import Keys
@@ -26,7 +28,7 @@ from envtorch.settings import ServerMode, Settings
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
 
 if TYPE_CHECKING:
-    from envtorch.server.runners.process.process_launcher import Nursery
+    from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
 
@@ -40,47 +42,51 @@ class HTTPEnvServer:
     environment class names them: `Environment[MyAction, MyObservation, MyState]`.
     """
 
+    requires_reset: ClassVar[bool | None] = None
+    """Whether a step before the first `reset` is refused; None where the environment's class says so."""
+
     def __init__(
         self,
         env: EnvironmentSource,
         action_cls: type | None = None,
         observation_cls: type | None = None,
-        max_concurrent_envs: int | None = None,
-        concurrency_config: ConcurrencyConfig | None = None,
-        env_name: str | None = None,
-        state_cls: type | None = None,
         *,
-        reset_observation_cls: type | None = None,
-        isolation: str | None = None,
+        options: ServerOptions | None = None,
+        requires_promise: bool = False,
+        **given: Any,
     ) -> None:
-        if max_concurrent_envs is not None and concurrency_config is not None:
-            raise ConfigurationError("pass max_concurrent_envs or concurrency_config, not both")
-        factory = Factory.of(env)
+        """`options`, or the fields of `ServerOptions` as keywords, say the rest.
+
+        With `requires_promise`, as OpenEnv has it, several sessions are refused for a class that does not say
+        `SUPPORTS_CONCURRENT_SESSIONS = True`; without, for one that says `False`.
+        """
+        chosen = self.options = ServerOptions.of(options, given)
+        factory = self._factory = Factory.of(env, requires_promise=requires_promise)
+        state = chosen.state_cls if chosen.state_cls is not State else None
         self.spec: EnvSpec[Any, Any, Any] = EnvSpec.of(
             factory.environment_class or factory.make,
             action=action_cls,
             observation=observation_cls,
-            state=state_cls if state_cls is not State else None,
-            reset_observation=reset_observation_cls,
-            name=env_name or factory.name,
+            state=state,
+            reset_observation=chosen.reset_observation_cls,
+            name=chosen.name or factory.name,
         )
-        codec = Codec(self.spec)
-        config = concurrency_config or ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs or 1)
-        self._factory = factory
-        nursery = self._nursery(isolation) if isolation is not None else None
-        self.sessions = Sessions(factory, codec, config, nursery)
+        if self.requires_reset is not None:
+            self.spec = replace(self.spec, requires_reset=self.requires_reset)
+        codec = self.codec = Codec(self.spec)
+        launcher = self._launcher(chosen.isolation) if chosen.isolation is not None else None
+        self.sessions = Sessions(factory, codec, chosen.concurrency(factory), launcher)
         self.mode = ServerMode.SIMULATION
         self.is_locked = False
         self.hosts = AllowedHosts()
-        self.max_message_bytes = Settings.from_environ().max_message_bytes
-        self.codec = codec
+        self.max_message_bytes = chosen.max_message_bytes or Settings.from_environ().max_message_bytes
 
     def isolate(self, isolation: str, *, preludes: Sequence[str] = ()) -> None:
         """Put every environment in a process of its own, from the first session on.
 
         `preludes` name functions that each process calls before it loads anything else.
         """
-        self.sessions.isolate(self._nursery(isolation, preludes))
+        self.sessions.isolate(self._launcher(isolation, preludes))
 
     def make_room(self, sessions: int) -> None:
         """Hold at most that many sessions, whatever was said before; not once there are sessions."""
@@ -109,13 +115,13 @@ class HTTPEnvServer:
         )
         self.sessions.record(recorder)
 
-    def _nursery(self, isolation: str, preludes: Sequence[str] = ()) -> "Nursery":
+    def _launcher(self, isolation: str, preludes: Sequence[str] = ()) -> "ProcessLauncher":
         if isolation != "process":
             raise ConfigurationError(f"isolation is 'process' or left out, not {isolation!r}")
         # Here, so that a server with no processes to look after does not load what looks after them.
-        from envtorch.server.runners.process.process_launcher import Nursery
+        from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
-        return Nursery.of(self._factory, self.spec, preludes=preludes)
+        return ProcessLauncher.of(self._factory, self.spec, preludes=preludes)
 
     @property
     def active_sessions(self) -> int:
@@ -166,10 +172,10 @@ class HTTPEnvServer:
         app.add_middleware(
             Gate,
             keys=keys,
-            has_page=settings.web_interface,
+            has_page=settings.web_interface if self.options.web is None else self.options.web,
             allowed_origins=settings.allowed_origins,
             hosts=self.hosts,
-            max_body_bytes=settings.max_message_bytes,
+            max_body_bytes=self.max_message_bytes,
         )
 
     def bound(self, *, locked: bool, exposed: bool) -> None:
@@ -203,41 +209,24 @@ def create_fastapi_app(
     env: EnvironmentSource,
     action_cls: type | None = None,
     observation_cls: type | None = None,
-    max_concurrent_envs: int | None = None,
-    concurrency_config: ConcurrencyConfig | None = None,
-    env_name: str | None = None,
-    state_cls: type | None = None,
     *,
-    mode: ServerMode | str | None = None,
-    reset_observation_cls: type | None = None,
-    isolation: str | None = None,
-    record: Path | str | None = None,
+    options: ServerOptions | None = None,
+    **given: Any,
 ) -> FastAPI:
-    """A FastAPI application that serves `env`; see `HTTPEnvServer` for what `env` may be.
+    """A FastAPI application that serves `env`, without a page; see `HTTPEnvServer` for what `env` may be.
 
-    With `record`, every episode is written to that directory (`envtorch.recording`).
     The application is yours: add routes, middleware and mounts as you like.
     """
-    server = HTTPEnvServer(
-        env,
-        action_cls,
-        observation_cls,
-        max_concurrent_envs,
-        concurrency_config,
-        env_name,
-        state_cls,
-        reset_observation_cls=reset_observation_cls,
-        isolation=isolation,
-    )
-    if record is not None:
-        server.record(record)
+    server = HTTPEnvServer(env, action_cls, observation_cls, options=options, **given)
+    if server.options.record is not None:
+        server.record(server.options.record)
     app = FastAPI(
         title="EnvTorch environment server",
         version="1.0.0",
         description=f"Sessions of {server.spec.name}: `POST /reset`, then `POST /step`, or `WS /ws`.",
     )
     settings = Settings.from_environ()
-    server.register_routes(app, mode or settings.mode)
+    server.register_routes(app, server.options.mode or settings.mode)
     server.lock(app, settings)
     server.sessions.trace(spans(enabled=settings.tracing))
     app.state.env_server = server
@@ -248,48 +237,28 @@ def create_app(
     env: EnvironmentSource,
     action_cls: type | None = None,
     observation_cls: type | None = None,
-    env_name: str | None = None,
-    max_concurrent_envs: int | None = None,
-    concurrency_config: ConcurrencyConfig | None = None,
-    gradio_builder: Callable[..., Any] | None = None,
-    custom_tab_name: str = "Custom",
-    custom_tab_primary: bool = False,
-    show_default_tab: bool = True,
-    title_override: str | None = None,
-    state_cls: type | None = None,
     *,
-    mode: ServerMode | str | None = None,
-    reset_observation_cls: type | None = None,
-    isolation: str | None = None,
-    record: Path | str | None = None,
+    options: ServerOptions | None = None,
+    **given: Any,
 ) -> FastAPI:
-    """`create_fastapi_app`, in OpenEnv's order of arguments; with a web page if `ENABLE_WEB_INTERFACE` is on.
+    """A FastAPI application that serves `env`: `create_app(MyEnvironment, sessions=8, record="episodes")`.
 
-    `gradio_builder(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)` returns a
-    `gr.Blocks` of your own: a tab beside the default page, before it (`custom_tab_primary`), or in its place
-    (`show_default_tab=False`).
+    `options`, or the fields of `ServerOptions` as keywords, say how; OpenEnv's `max_concurrent_envs` and
+    `env_name` are understood as `sessions` and `name`. With `web=True`, or `ENABLE_WEB_INTERFACE`, there is a
+    page at `/web`; `gradio_builder(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)`
+    returns a `gr.Blocks` of your own for it: a tab beside the default page, before it (`custom_tab_primary`),
+    or in its place (`show_default_tab=False`).
     """
-    app = create_fastapi_app(
-        env,
-        action_cls,
-        observation_cls,
-        max_concurrent_envs,
-        concurrency_config,
-        env_name,
-        state_cls,
-        mode=mode,
-        reset_observation_cls=reset_observation_cls,
-        isolation=isolation,
-        record=record,
-    )
-    if Settings.from_environ().web_interface:
+    app = create_fastapi_app(env, action_cls, observation_cls, options=options, **given)
+    chosen: ServerOptions = app.state.env_server.options
+    if Settings.from_environ().web_interface if chosen.web is None else chosen.web:
         app.state.env_server.add_page(
             app,
-            mode,
-            gradio_builder=gradio_builder,
-            custom_tab_name=custom_tab_name,
-            custom_tab_primary=custom_tab_primary,
-            show_default_tab=show_default_tab,
-            title_override=title_override,
+            chosen.mode,
+            gradio_builder=chosen.gradio_builder,
+            custom_tab_name=chosen.custom_tab_name,
+            custom_tab_primary=chosen.custom_tab_primary,
+            show_default_tab=chosen.show_default_tab,
+            title_override=chosen.title_override,
         )
     return app

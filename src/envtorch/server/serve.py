@@ -9,18 +9,22 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from envtorch.errors import EnvTorchError, FactoryFailed
+from envtorch.env import Environment
+from envtorch.errors import ConfigurationError, EnvTorchError, FactoryFailed
 from envtorch.server.security.gate import Gate
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.transport.http_connection import BoundedHttpProtocol
 from envtorch.server.transport.picows_transport import FastProtocol
 from envtorch.settings import Settings
+
+if TYPE_CHECKING:
+    from envtorch.server.options import ServerOptions
 
 __all__ = [
     "DrainingServer",
@@ -122,9 +126,13 @@ def serve(
     token_file: Path | str | None = None,
     drain_s: float = 30.0,
     on_ready: Callable[[], None] | None = None,
-    **options: Any,
+    options: "ServerOptions | None" = None,
+    **uvicorn_options: Any,
 ) -> None:
     """Serve `app` until the process is told to stop.
+
+    `app` is an application, or an environment: `serve(MyEnvironment, options=ServerOptions(sessions=8))`.
+    Other keywords are uvicorn's own.
 
     A `listener` is a socket that is already bound, which leaves no race for the port. Tokens from
     `token_file` lock every door, beside those the application itself asks for. At SIGTERM, running calls have
@@ -132,6 +140,12 @@ def serve(
     session; `on_ready` is called when that is done and connections are accepted. Raises `FactoryFailed` when
     the environment cannot be built.
     """
+    if isinstance(app, str | Environment) or (isinstance(app, type) and issubclass(app, Environment)):
+        from envtorch.server.app import create_app
+
+        app = create_app(app, options=options)
+    elif options is not None:
+        raise ConfigurationError("options are for an environment: an application was made with its own")
     if listener is None:
         listener = socket.create_server((host, port), backlog=2048)
     find_dead_peers(listener)
@@ -150,7 +164,7 @@ def serve(
         else Gate(app, keys=Keys(file=Path(token_file)), has_page=Settings.from_environ().web_interface)
     )
     sessions = server.sessions if server is not None else None
-    config = uvicorn_config(locked, **options)
+    config = uvicorn_config(locked, **uvicorn_options)
     spare_the_collector()
     running = DrainingServer(config, sessions, drain_s=drain_s, on_ready=on_ready)
     running.run(sockets=[listener])

@@ -3,4 +3,4 @@
 from envtorch.envs.coding_env.environment import CodingEnvironment
 from envtorch.server import create_app
 
-app = create_app(CodingEnvironment, env_name="coding_env", max_concurrent_envs=256)
+app = create_app(CodingEnvironment, env_name="coding_env", sessions=256)

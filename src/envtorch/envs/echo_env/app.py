@@ -3,4 +3,4 @@
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.server import create_app
 
-app = create_app(EchoEnvironment, env_name="echo_env", max_concurrent_envs=64)
+app = create_app(EchoEnvironment, name="echo_env", sessions=64)

@@ -3,4 +3,4 @@
 from envtorch.envs.repl_env.environment import REPLEnvironment
 from envtorch.server import create_app
 
-app = create_app(REPLEnvironment, env_name="repl_env", max_concurrent_envs=64)
+app = create_app(REPLEnvironment, name="repl_env", sessions=64)

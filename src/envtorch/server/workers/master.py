@@ -195,7 +195,7 @@ def useful(wanted: int, first: Ready) -> int:
         return 1
     if first.capacity is not None and first.capacity < wanted:
         logger.warning(
-            "%d of %d workers serve: the application has room for no more sessions (max_concurrent_envs)",
+            "%d of %d workers serve: the application has room for no more sessions (sessions=)",
             first.capacity,
             wanted,
         )

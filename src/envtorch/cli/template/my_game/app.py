@@ -4,4 +4,4 @@ from envtorch import create_app
 
 from my_game.environment import MyGameEnvironment
 
-app = create_app(MyGameEnvironment, env_name="my_game", max_concurrent_envs=64)
+app = create_app(MyGameEnvironment, name="my_game", sessions=64)
