@@ -241,7 +241,7 @@ class FastLine(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         payload = frame.get_payload_as_bytes()
-        if len(payload) > self._max_bytes:
+        if len(payload) > LARGEST * self._max_bytes:
             return  # picows closes the connection over it, and calls this all the same
         if payload[:1] in DATA_BEGINS and frame.fin and not self._parts:
             self._hand_over(payload)
