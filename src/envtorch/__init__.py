@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envtorch.batch_actions import Actions
     from envtorch.client import (
         AsyncEnvClient,
         AsyncVectorEnv,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from envtorch.pool import AsyncEnvPool, EnvPool
     from envtorch.sandbox import Sandbox
     from envtorch.server import HTTPEnvServer, ServerOptions, create_app, create_fastapi_app, serve
-    from envtorch.together import Actions
     from envtorch.types import (
         Action,
         ConcurrencyConfig,
@@ -52,7 +52,7 @@ _HOMES = {
     "envtorch.pool": ("AsyncEnvPool", "EnvPool"),
     "envtorch.sandbox": ("Sandbox",),
     "envtorch.server": ("HTTPEnvServer", "ServerOptions", "create_app", "create_fastapi_app", "serve"),
-    "envtorch.together": ("Actions",),
+    "envtorch.batch_actions": ("Actions",),
     "envtorch.types": (
         "Action",
         "ConcurrencyConfig",

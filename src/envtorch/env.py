@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Generic, Protocol, Self, get_args, get_origin, runtime_checkable
 
+from envtorch.batch_actions import Actions
 from envtorch.errors import ConfigurationError
-from envtorch.together import Actions
 from envtorch.types import ActT, EnvironmentMetadata, ObsT, State, StateT, Tool
 
 __all__ = [
@@ -61,6 +61,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     BLOCKING: ClassVar[bool] = True
     """Set to False on a plain environment whose calls take microseconds: it then runs on the event
     loop, with no thread at all. A call that waits for anything would hold up every session."""
+
+    REQUIRES_RESET: ClassVar[bool] = True
+    """A step before the first `reset` is refused with `ResetRequired`, and the environment does not see it.
+    Set to False where a new environment takes steps at once."""
 
     DEFAULT_CLASSES: ClassVar[tuple[type, type] | None] = None
     """The action and observation classes of a subclass that names none itself."""
@@ -194,6 +198,8 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
     state: type[StateT]
     reset_observation: type[Any] | None = None
     name: str = "environment"
+    requires_reset: bool = True
+    """Whether a step before the first `reset` is refused."""
 
     @classmethod
     def of(
@@ -227,6 +233,7 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
             state=state or declared.state or State,
             reset_observation=reset_observation,
             name=name or _name_of(source),
+            requires_reset=bool(getattr(source, "REQUIRES_RESET", True)),
         )
 
 

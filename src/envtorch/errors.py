@@ -5,6 +5,7 @@
     │   ├── InvalidJSON        INVALID_JSON        a frame that is not JSON, or not a JSON object
     │   ├── UnknownMessage     UNKNOWN_TYPE        a message type nobody knows
     │   ├── NotAllowed         NOT_ALLOWED         simulation control on a production server
+    │   ├── ResetRequired      RESET_REQUIRED      a step before the first reset
     │   └── MessageTooLarge    MESSAGE_TOO_LARGE   a message above the size limit of one side
     ├── Unauthorized           UNAUTHORIZED        no token, or one the server does not take
     ├── InvalidAction          VALIDATION_ERROR    an action or message of the wrong shape
@@ -68,6 +69,7 @@ __all__ = [
     "ProtocolError",
     "ProviderFailed",
     "RecordingFailed",
+    "ResetRequired",
     "ServerExited",
     "SessionLost",
     "TimedOut",
@@ -123,6 +125,13 @@ class NotAllowed(ProtocolError):
 
     code = "NOT_ALLOWED"
     http_status = 403
+
+
+class ResetRequired(ProtocolError):
+    """A step before the first `reset` of its session. The environment has not seen it."""
+
+    code = "RESET_REQUIRED"
+    http_status = 409
 
 
 class MessageTooLarge(ProtocolError):
@@ -217,13 +226,16 @@ class CapacityReached(EnvTorchError):
     http_status = 503
 
     @classmethod
-    def of(cls, active_sessions: int, max_sessions: int) -> Self:
-        return cls(
+    def of(cls, active_sessions: int, max_sessions: int, stuck_sessions: int = 0) -> Self:
+        message = (
             f"Server at capacity: {active_sessions}/{max_sessions} sessions active. "
-            "Cannot accept new connections.",
-            active_sessions=active_sessions,
-            max_sessions=max_sessions,
+            "Cannot accept new connections."
         )
+        details = {"active_sessions": active_sessions, "max_sessions": max_sessions}
+        if stuck_sessions:
+            message += f" {stuck_sessions} of them are stuck in a call that does not return."
+            details["stuck_sessions"] = stuck_sessions
+        return cls(message, **details)
 
 
 class Draining(EnvTorchError):

@@ -5,7 +5,7 @@ plain dataclasses and plain pydantic models that inherit from none of them are w
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, dataclass_transform
+from typing import Annotated, Any, Generic, Self, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic._internal._model_construction import ModelMetaclass  # it has no public name
@@ -100,31 +100,6 @@ class State(_Value):
     episode_id: str | None = Field(default=None, description="Unique identifier for the current episode")
     step_count: NonNegativeInt = Field(default=0, description="Number of steps taken in the current episode")
 
-    _counts_freely: ClassVar[bool] = True
-    """Whether a whole number is all that `step_count` asks for, in this class too."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
-        validators = cls.__pydantic_decorators__
-        cls._counts_freely = (
-            repr(cls.model_fields["step_count"]) == repr(State.model_fields["step_count"])
-            and not (validators.field_validators or validators.model_validators)
-            and not cls.model_config.get("frozen", False)
-            and cls.__setattr__ is State.__setattr__
-        )
-
-    if not TYPE_CHECKING:
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            # `state.step_count += 1` is in every step of nearly every environment, and validating it takes
-            # longer than the server does for the rest of its bookkeeping.
-            if name == "step_count" and type(value) is int and value >= 0 and self._counts_freely:
-                self.__dict__[name] = value
-                self.__pydantic_fields_set__.add(name)
-            else:
-                super().__setattr__(name, value)
-
 
 ActT = TypeVar("ActT", default=Any, contravariant=False)
 ObsT = TypeVar("ObsT", default=Any)
@@ -199,6 +174,11 @@ class ConcurrencyConfig(BaseModel):
     """Seconds that a session waits for its client to come back after its socket dropped."""
     max_reconnect_grace: PositiveFloat = 3600.0
     """The most a client may ask for instead."""
+    start_timeout: PositiveFloat = 300.0
+    """Seconds that an environment's constructor may take."""
+    stop_timeout: PositiveFloat = 10.0
+    """Seconds that a call may run on once nobody waits for it: its client gave up, or its session ends. An
+    isolated environment's process is then killed; on a thread, the session counts as stuck."""
 
 
 class ServerCapacityStatus(BaseModel):

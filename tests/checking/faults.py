@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from envtorch.batch_actions import Actions
 from envtorch.env import Environment
-from envtorch.together import Actions
 from envtorch.types import Action, Observation, State
 
 

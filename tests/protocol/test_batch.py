@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError
 
 from envtorch import Action, EnvSpec, Observation, State
 from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
-from envtorch.protocol.batch import pick, write_columns
+from envtorch.protocol.batch import pick, write_rows
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.columns import table_of
+from envtorch.protocol.encoding import Encoded, encode_observation
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 
 
@@ -99,26 +100,6 @@ def test_actions_in_columns_are_those_in_rows(data: Any, count: int) -> None:
         assert [action.by for action in each] == actions.column("by")
 
 
-def test_no_two_objects_share_what_can_be_changed() -> None:
-    table = table_of(Move)
-    assert table is not None
-    one, other = table.made({"by": [1, 2]}, 2) or []
-    one.path.append(1)
-    one.places["here"] = 2
-    one.metadata["seen"] = True
-    one.name = "changed"
-    assert told(other) == told(Move(by=2))
-    assert one.model_fields_set == {"by", "name"}
-    assert Move(by=3).places == {"home": 1}
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_objects_of_nothing_but_defaults(count: int) -> None:
-    table = table_of(Seen)
-    assert table is not None
-    assert list(map(told, table.made({}, count) or [])) == [told(Seen())] * count
-
-
 class Private(Action):
     by: int
     _secret: int = PrivateAttr(default=7)
@@ -167,15 +148,6 @@ def test_a_class_with_more_to_say_has_its_say(kind: type[Action]) -> None:
         assert [type(action) for action in actions] == [kind, kind]
 
 
-def test_what_pydantic_has_to_make_is_not_made_without_it() -> None:
-    more_than_fields: list[type[Action]] = [Private, Open, Built]
-    for kind in more_than_fields:
-        table = table_of(kind)
-        assert table is None or table.made({"by": [1]}, 1) is None
-    more_than_types: list[type[Action]] = [Trimmed, Strict, Checked]
-    assert [table_of(kind) for kind in more_than_types] == [None] * 3
-
-
 numbers = st.one_of(st.integers(-5, 5), st.integers(2**62, 2**70), st.floats())
 in_json = numbers.filter(
     lambda number: abs(number) <= 2**70
@@ -197,18 +169,20 @@ def read(columns: bytes, format: Format) -> list[Seen] | None:
     """What a client makes of columns; None when they do not fit its class."""
     found = format.read(columns)
     try:
-        if "fields" in found:
-            return codec.decode_fields(found["fields"], found["reward"], found["done"])
-        rows = format.write(found["observation"])
-        return codec.decode_observations(rows, found["reward"], found["done"])
+        if format is JSON:
+            rows = JSON.write(found["observation"])
+            return codec.decode_observations(rows, found["reward"], found["done"])
+        parts = zip(found["observation"], found["reward"], found["done"], strict=True)
+        payloads = [{"observation": row, "reward": reward, "done": done} for row, reward, done in parts]
+        return [codec.decode_result(payload).observation for payload in payloads]
     except ProtocolError:
         return None
 
 
 def alone(observation: Seen, format: Format) -> Any:
+    encoded = encode_observation(observation, format)
     try:
-        payload = pick(write_columns([observation], [0], format), 0, format).data
-        return told(codec.decode_result(format.read(payload)).observation)
+        return told(codec.decode_result(format.read(encoded.data())).observation)
     except ProtocolError:
         return None
 
@@ -216,41 +190,34 @@ def alone(observation: Seen, format: Format) -> Any:
 @given(st.lists(seen, min_size=1, max_size=4), st.sampled_from([JSON, MSGPACK]))
 def test_observations_together_are_those_of_each(observations: list[Seen], format: Format) -> None:
     try:
-        columns = write_columns(observations, list(range(len(observations))), format)
+        steps = [encode_observation(one, format) for one in observations]
     except EnvironmentFailed:
         assert format is MSGPACK, "it has no numbers as large as these"
         return
+    columns = write_rows(steps, list(range(len(steps))), format)
     together, each = read(columns, format), [alone(one, format) for one in observations]
     if together is None:
         assert None in each, "one of them does not fit"
         return
-    for one, sent in zip(together, observations, strict=True):
-        assert (one.text, one.note, one.data) == (sent.text, sent.note, json.loads(json.dumps(sent.data)))
-        assert type(one.reward) is type(sent.reward)
-        assert (one.reward, one.done) == (sent.reward, sent.done or bool(sent.terminated))
-        assert repr(one.number) == repr(sent.number)  # or both are no number
-        assert type(one.number) is type(sent.number)
-
-
-def test_plain_values_are_columns_in_json_too() -> None:
-    plain = JSON.read(write_columns([Seen(text="a"), Seen(text="b")], [0, 1], JSON))
-    assert plain["fields"]["text"] == ["a", "b"]
-    assert plain["fields"]["metadata"] == [{}, {}]
-    others: list[list[Observation]] = [
-        [Seen(text="a"), Seen(data={"x": 1})],  # pydantic has a word in what is in it
-        [Seen(text="a"), Observation()],
-        [Felt(blob=b"x")],
-        [Seen.model_construct(text=5)],  # type: ignore[arg-type]
+    assert list(map(told, together)) == each
+    assert [pick(columns, place, format).data() for place in range(len(steps))] == [
+        format.write(format.read(step.data())) for step in _said_how(steps)
     ]
-    for observations in others:
-        told = JSON.read(write_columns(observations, list(range(len(observations))), JSON))
-        assert "fields" not in told
-        assert len(told["observation"]) == len(observations)
+
+
+def _said_how(steps: list[Encoded]) -> list[Encoded]:
+    """In columns, a flag that one step has is there for all."""
+    if all(step.terminated is None and step.truncated is None for step in steps):
+        return steps
+    return [
+        replace(step, terminated=step.done, truncated=False) if step.terminated is None else step
+        for step in steps
+    ]
 
 
 def test_what_no_text_can_say_is_refused() -> None:
     with pytest.raises(EnvironmentFailed, match="surrogates"):
-        write_columns([Seen(text="\ud800")], [0], JSON)
+        encode_observation(Seen(text="\ud800"), JSON)
 
 
 def test_a_reward_is_of_its_own_kind() -> None:

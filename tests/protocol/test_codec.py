@@ -15,9 +15,8 @@ from pydantic import BaseModel, field_validator
 from envtorch import Action, EnvSpec, Observation, State, StepResult
 from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.encoding import encode_value
-from envtorch.protocol.envelope import encode_observation
-from envtorch.protocol.wire import Answer, http_observation, observation_reply
+from envtorch.protocol.encoding import encode_observation, encode_value
+from envtorch.protocol.wire import Answer, observation_reply
 
 
 class ModelAction(Action):
@@ -228,10 +227,10 @@ class TestTheEnvelope:
 
     def test_http_says_metadata_always_and_reward_as_float(self) -> None:
         encoded = encode_observation(ModelObservation(reward=True))
-        body = json.loads(http_observation(encoded))
+        body = json.loads(encoded.http_body())
         assert body["metadata"] is None
         assert body["reward"] == 1.0
-        assert b'"reward":1.0' in http_observation(encoded)
+        assert b'"reward":1.0' in encoded.http_body()
 
 
 class TestValidators:

@@ -32,7 +32,7 @@ def test_no_number_runs_twice(requests: list[tuple[int, int]], keep: int) -> Non
             continue
         if found is None:
             runs.append(id)
-            ledger.take(id, Outcome(id))
+            ledger.note(id, Outcome(id))
         else:
             assert found.id == id
         ledger.acknowledge(ack)
@@ -43,7 +43,7 @@ def test_no_number_runs_twice(requests: list[tuple[int, int]], keep: int) -> Non
 def test_what_is_pending_is_never_dropped(pendings: list[bool]) -> None:
     ledger = fresh(keep=3)
     for id, pending in enumerate(pendings, start=1):
-        ledger.take(id, Outcome(id, pending))
+        ledger.note(id, Outcome(id, pending))
         ledger.acknowledge(id)
     for id, pending in enumerate(pendings, start=1):
         if pending:
@@ -55,7 +55,7 @@ def test_what_is_pending_is_never_dropped(pendings: list[bool]) -> None:
 def test_texts_are_known_while_they_are_kept() -> None:
     ledger = fresh(keep=2)
     for id in ("a", "b", "c"):
-        ledger.take(id, Outcome(id))
+        ledger.note(id, Outcome(id))
     assert ledger.find("a") is None
     assert ledger.find("c") is not None
     assert len(ledger) == 2
@@ -63,7 +63,15 @@ def test_texts_are_known_while_they_are_kept() -> None:
 
 def test_a_number_that_was_acknowledged_is_refused_by_name() -> None:
     ledger = fresh()
-    ledger.take(7, Outcome(7))
+    ledger.note(7, Outcome(7))
     ledger.acknowledge(7)
-    with pytest.raises(ProtocolError, match="request 7 was taken before"):
+    with pytest.raises(ProtocolError, match="request 7 was accepted before"):
         ledger.find(7)
+
+
+def test_an_id_with_other_contents_is_refused() -> None:
+    ledger = fresh()
+    ledger.note(1, Outcome(1), digest=hash(b"left"))
+    assert ledger.find(1, hash(b"left")) is not None
+    with pytest.raises(ProtocolError, match="request 1 was accepted before, with different contents"):
+        ledger.find(1, hash(b"right"))

@@ -16,7 +16,6 @@ from envtorch.protocol.messages import (
     Reset,
     State,
     Step,
-    action_in,
     decode,
     invalid,
 )
@@ -159,54 +158,3 @@ def as_one_value(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError:
         return None
-
-
-class TestTheShortWayToAnAction:
-    @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-    @given(action=objects)
-    def test_it_finds_what_the_long_way_finds(
-        self, separators: tuple[str, str], action: dict[str, Any]
-    ) -> None:
-        frame = json.dumps({"type": "step", "data": action}, separators=separators).encode()
-        request = decode(frame)
-        assert isinstance(request, Step)
-        assert action_in(frame) == bytes(request.data)
-
-    @given(
-        st.sampled_from([b'{"type":"step","data":{', b'{"type": "step", "data": {']), st.binary(max_size=30)
-    )
-    def test_what_it_finds_is_an_action_or_cannot_be_read(self, beginning: bytes, rest: bytes) -> None:
-        self.agrees(beginning + rest)
-
-    @pytest.mark.parametrize(
-        "rest",
-        [
-            b"}}",
-            b"}]",
-            b"}",
-            b"",
-            b'},"data":{}}',
-            b'"a":1},"type":"reset","x":{}}',
-            b'"a":1}} ',
-            b'"a":{}}}',
-            b'"a":"}"}}',
-            b"}}}",
-            b'"a":1}}{}',
-        ],
-    )
-    def test_endings(self, rest: bytes) -> None:
-        self.agrees(b'{"type":"step","data":{' + rest)
-
-    def agrees(self, frame: bytes) -> None:
-        action = action_in(frame)
-        if action is None or as_one_value(action) is None:
-            return  # the frame is read the long way
-        request = decode(frame)
-        assert isinstance(request, Step)
-        assert bytes(request.data) == action
-
-    @pytest.mark.parametrize(
-        "frame", [b'{"type":"reset"}', b'{"data":{},"type":"step"}', b"", b"{", b'{"type":"state"}']
-    )
-    def test_other_frames_are_none_of_its_business(self, frame: bytes) -> None:
-        assert action_in(frame) is None

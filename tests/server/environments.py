@@ -38,6 +38,7 @@ class Obedient(Environment[Order, Report, Count]):
     """A blocking environment. `gate` holds a step up until its test opens it."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    REQUIRES_RESET = False
     gate = threading.Event()
     entered = threading.Event()
     closed: list[int] = []
@@ -89,6 +90,7 @@ class AsyncObedient(Environment[Order, Report, Count]):
     """The same on the event loop."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    REQUIRES_RESET = False
 
     def __init__(self) -> None:
         super().__init__()

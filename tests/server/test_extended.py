@@ -82,7 +82,17 @@ class TestExactlyOnce:
         with extended(server, format) as wire:
             wire.open()
             first = wire.ask(**wire.step(1, "x"))
-            assert wire.ask(**wire.step(1, "something else")) == first
+            assert wire.ask(**wire.step(1, "x")) == first
+            assert wire.ask(type="state", id=2)["data"]["step_count"] == 1
+            wire.close()
+
+    def test_an_id_with_different_contents_is_refused(self, format: Format, server: Running) -> None:
+        with extended(server, format) as wire:
+            wire.open()
+            wire.ask(**wire.step(1, "x"))
+            refused = wire.ask(**wire.step(1, "something else"))["data"]
+            assert refused["code"] == "PROTOCOL_ERROR"
+            assert "different contents" in refused["message"]
             assert wire.ask(type="state", id=2)["data"]["step_count"] == 1
             wire.close()
 

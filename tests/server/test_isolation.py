@@ -82,10 +82,10 @@ def children(process: int) -> list[int]:
 
 
 def keeper(server: Running) -> int:
-    nursery = server.sessions._nursery
-    assert nursery is not None
-    assert nursery.keeper_process is not None
-    return nursery.keeper_process
+    launcher = server.sessions._launcher
+    assert launcher is not None
+    assert launcher.supervisor_process is not None
+    return launcher.supervisor_process
 
 
 def zygote_of(server: Running) -> int:

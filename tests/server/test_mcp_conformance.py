@@ -8,8 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp import Client as OfficialClient
-from mcp.client.streamable_http import streamable_http_client
 
 from envtorch import Tool
 from envtorch.envs.echo_env.environment import EchoEnvironment
@@ -287,7 +285,12 @@ class TestStateless:
 
 @asynccontextmanager
 async def official(server: Running, mode: str) -> AsyncIterator[Any]:
-    async with OfficialClient(streamable_http_client(server.url + "/mcp"), mode=mode) as client:
+    mcp = pytest.importorskip("mcp")
+    if not hasattr(mcp, "Client"):
+        pytest.skip("this version of mcp has no client that negotiates the revision")
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with mcp.Client(streamable_http_client(server.url + "/mcp"), mode=mode) as client:
         yield client
 
 

@@ -36,6 +36,7 @@ class Cart(Environment[Push, Seen, State]):
     """A cart that is pushed; its own arithmetic is on arrays, of one or of many."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    REQUIRES_RESET = False
     BLOCKING = False
     calls: ClassVar[list[int]] = []
     """How many environments each call of `step_many` was for."""
@@ -267,9 +268,9 @@ class TestFailures:
             ({"position": ["a"] * COUNT}, "column 'position', value 0"),
             ({"position": 3.0}, "'position' is one float"),
             ({"trail": [object()] * COUNT}, "cannot be sent"),
-            (None, "gave NoneType"),
-            ("right", "gave str"),
-            ([Seen()] * (COUNT - 1), "gave 4 observations for 5"),
+            (None, "returned NoneType"),
+            ("right", "returned str"),
+            ([Seen()] * (COUNT - 1), "returned 4 observations for 5"),
         ],
     )
     def test_of_what_it_gives_are_named(self, given: Any, why: str) -> None:

@@ -21,6 +21,7 @@ EnvironmentFactory = Callable[[], Environment[Any, Any, Any]]
 class HTTPEnvServer(server.HTTPEnvServer):
     """`envtorch.server.HTTPEnvServer` with OpenEnv's signature and its refusals."""
 
+    requires_reset = False  # OpenEnv's server passes a step to an environment that was never reset
     takes_instances: ClassVar[bool] = False
     """Whether one shared environment object may be given in place of a class or a factory."""
 

@@ -1,13 +1,9 @@
 """Many steps in one message: `steps` on the extended wire, and the columns it is answered with.
 
-A `steps` request names the channels it is for and has one action for each. What many sessions answer
-together travels as columns: all observations, all rewards, all `done`s. One validation reads all actions and
-one serialisation writes all observations, which is most of what a step costs.
-
-Where they can be, the fields of the observations are columns themselves: in JSON when their values are plain
-ones, in MessagePack always, where arrays of one shape become one array with one more dimension, which the
-client gets as a view of the frame it came in. Environments that step together may give such columns
-themselves, and actions may come as columns.
+A `steps` request names the channels it is for and has one action for each. The sessions that answer at the
+same time are answered in one message: a list of observations, one of rewards, one of `done`s. Environments
+whose author wrote `step_many` may give the fields of their observations as columns, and take their actions as
+columns; in MessagePack an array travels as its buffer, and the client gets a view of the frame it came in.
 """
 
 import dataclasses
@@ -15,27 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
+from pydantic import BaseModel
+from pydantic_core import to_json
 
 from envtorch.errors import EnvironmentFailed, InvalidAction
 from envtorch.protocol.columns import as_lists, is_array, rows_of, table_of
-from envtorch.protocol.encoding import encode_value, fallback
-from envtorch.protocol.envelope import (
-    ENVELOPE,
-    ENVELOPE_FIELDS,
-    encode_observation_alone,
-    envelope_columns,
-    numbers_of,
-)
+from envtorch.protocol.encoding import BESIDE, Encoded, encode_value, fallback, has_own_flags, reward_of
 from envtorch.protocol.formats import JSON, READ_ERRORS, Format
-from envtorch.protocol.wire import Reply
-from envtorch.types import Observation
 
-__all__ = ["Columns", "Steps", "column_of", "pick", "write_columns", "write_together"]
+__all__ = ["Columns", "Steps", "column_of", "pick", "write_rows", "write_together"]
 
 
 NOTHING = msgspec.Raw(b"")
+
+_BESIDE_COLUMNS = {"reward": None, "done": False, "metadata": None, "terminated": None, "truncated": None}
+"""What travels beside observations, and what stands for it where a class has no such field."""
 
 
 class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,27 +80,29 @@ class Columns(msgspec.Struct, frozen=True, omit_defaults=True):
     truncated: list[bool] | None = None
 
 
-def write_columns(observations: Sequence[object], channels: list[int], format: Format) -> bytes:
-    """What sessions answered, as the data of one reply.
+def write_rows(steps: Sequence[Encoded], channels: list[int], format: Format) -> bytes:
+    """The observations of several sessions, as the data of one reply."""
+    columns: dict[str, Any] = {
+        "ch": channels,
+        "reward": [step.reward for step in steps],
+        "done": [step.done for step in steps],
+        "observation": [msgspec.Raw(step.observation) for step in steps],
+    }
+    if any(step.metadata is not None for step in steps):
+        columns["metadata"] = [step.metadata and msgspec.Raw(step.metadata) for step in steps]
+    if any(step.terminated is not None or step.truncated is not None for step in steps):
+        columns["terminated"] = [_terminated(step) for step in steps]
+        columns["truncated"] = [bool(step.truncated) for step in steps]
+    return format.write(columns)
 
-    Raises `EnvironmentFailed` when one of them cannot be encoded; which one, only one by one will tell.
-    """
-    try:
-        plain = _plain_columns(observations) if format is JSON else None
-        if plain is not None:
-            fields, beside = plain
-            return format.write(_beside(channels, *beside) | {"fields": fields})
-        told = _beside(channels, *envelope_columns(observations))
-        columns = _fields(observations) if format is not JSON else None
-        if columns is not None:
-            return format.write(told | {"fields": columns})
-        return format.write(told | {"observation": msgspec.Raw(_rows(observations, format))})
-    except (TypeError, ValueError, OverflowError) as error:
-        raise EnvironmentFailed(f"an observation cannot be encoded: {error}") from error
+
+def _terminated(step: Encoded) -> bool:
+    """A step that says nothing of how it ended has terminated where it is done."""
+    return step.done if step.terminated is None and step.truncated is None else bool(step.terminated)
 
 
 def write_together(kind: type, given: Mapping[str, Any], channels: list[int], format: Format) -> bytes:
-    """`write_columns`, of observations of class `kind` that are columns already.
+    """Observations of class `kind` that are columns already, as the data of one reply.
 
     Raises `EnvironmentFailed` when they do not fit the class, naming the column.
     """
@@ -123,13 +115,16 @@ def write_together(kind: type, given: Mapping[str, Any], channels: list[int], fo
     try:
         checked = table.checked(given, len(channels))
         fields = {name: checked[name] for name in names}
+        own = [name for name in _BESIDE_COLUMNS if table.says(name, checked)]
+        if not has_own_flags(kind):  # then they are fields like any other
+            own = [name for name in own if name not in ("terminated", "truncated")]
         beside = [
-            as_lists(checked[name]) if table.says(name, checked) else [default] * len(channels)
-            for name, default in ENVELOPE_FIELDS.items()
+            as_lists(checked[name]) if name in own else [default] * len(channels)
+            for name, default in _BESIDE_COLUMNS.items()
         ]
         told = _beside(channels, *beside) | {"fields": _written(fields, format)}
         return format.write(told)
-    except (ValueError, TypeError, OverflowError, PydanticSerializationError, RecursionError) as error:
+    except Exception as error:  # the values are the author's, and so is what serialises them
         raise EnvironmentFailed(f"what step_many gave cannot be sent: {error}") from error
 
 
@@ -151,62 +146,13 @@ def _beside(
     said_how = not (terminated.count(None) == truncated.count(None) == len(channels))
     if said_how:
         done = [d or t or c for d, t, c in zip(done, terminated, truncated, strict=True)]
-    columns = {"ch": channels, "reward": numbers_of(reward), "done": list(map(bool, done))}
+    columns = {"ch": channels, "reward": list(map(reward_of, reward)), "done": list(map(bool, done))}
     if any(metadata):
         columns["metadata"] = metadata
     if said_how:
         columns["terminated"] = [bool(flag) for flag in terminated]
         columns["truncated"] = [bool(flag) for flag in truncated]
     return columns
-
-
-def _rows(observations: Sequence[object], format: Format) -> bytes:
-    kind = type(observations[0])
-    if format is JSON and issubclass(kind, Observation) and set(map(type, observations)) == {kind}:
-        try:
-            return _list_writer(kind).to_json(
-                observations, exclude={"__all__": ENVELOPE}, fallback=fallback, warnings=False
-            )
-        except (PydanticSerializationError, ValueError, RecursionError) as error:
-            raise EnvironmentFailed(f"an observation cannot be encoded: {error}") from error
-    encoded = [encode_observation_alone(one, format) for one in observations]
-    if format is JSON:
-        return b"[%b]" % b",".join(encoded)
-    return format.write([msgspec.Raw(one) for one in encoded])
-
-
-_list_writers: dict[type, SchemaSerializer] = {}
-
-
-def _list_writer(kind: type) -> SchemaSerializer:
-    found = _list_writers.get(kind)
-    if found is None:
-        found = _list_writers[kind] = TypeAdapter(list[kind]).serializer  # type: ignore[valid-type]
-    return found
-
-
-def _plain_columns(observations: Sequence[Any]) -> tuple[dict[str, Any], list[list[Any]]] | None:
-    """A column for each field, and those that go beside them; None where one has more than plain values."""
-    kind = type(observations[0])
-    table, names = table_of(kind), _plain_fields(kind)
-    if table is None or names is None or set(map(type, observations)) != {kind}:
-        return None
-    try:
-        columns = table.columns(observations, table.fields)
-        beside = [columns[name] for name in ENVELOPE_FIELDS]
-    except KeyError:  # it is no `Observation` of ours, or was made without validation
-        return None
-    fields = {name: columns[name] for name in names}
-    return (fields, beside) if all(map(table.is_plain, fields, fields.values())) else None
-
-
-def _fields(observations: Sequence[Any]) -> dict[str, Any] | None:
-    """A column for each field; None where a class has its own way to be serialised."""
-    kind = type(observations[0])
-    names = _plain_fields(kind)
-    if names is None or set(map(type, observations)) != {kind}:
-        return None
-    return {name: column_of([getattr(one, name) for one in observations]) for name in names}
 
 
 _plain: dict[type, tuple[str, ...] | None] = {}
@@ -228,7 +174,7 @@ def _find_plain_fields(kind: type) -> tuple[str, ...] | None:
         shown = [field.name for field in dataclasses.fields(kind)]
     else:
         return None
-    return tuple(name for name in shown if name not in ENVELOPE)
+    return tuple(name for name in shown if name not in BESIDE)
 
 
 def column_of(values: list[Any]) -> Any:
@@ -244,15 +190,24 @@ def column_of(values: list[Any]) -> Any:
     return numpy.stack(values)
 
 
-def pick(columns: bytes, index: int, format: Format) -> Reply:
-    """One session's share of an `observations` reply, as the reply to its own step."""
+def pick(columns: bytes, index: int, format: Format) -> Encoded:
+    """One session's share of an `observations` reply."""
     read: dict[str, Any] = format.read(columns)
     if "fields" in read:
         observation: Any = {name: column[index] for name, column in read["fields"].items()}
     else:
         observation = read["observation"][index]
-    told = ("reward", "done", "metadata", "terminated", "truncated")
-    data = {"observation": observation} | {name: read[name][index] for name in told if name in read}
-    if not data.get("metadata", True):
-        del data["metadata"]
-    return Reply("observation", format.write(data), format)
+
+    def told(name: str) -> Any:
+        return read[name][index] if read.get(name) is not None else None
+
+    metadata = told("metadata")
+    return Encoded(
+        format.name,
+        format.write(observation),
+        told("reward"),
+        told("done"),
+        format.write(metadata) if metadata else None,
+        told("terminated"),
+        told("truncated"),
+    )

@@ -425,7 +425,7 @@ class ClientChannels:
                 del self._owed[number]
                 owed.missing -= 1
                 reply = pick(bytes(answered.data), index, self.format)
-                self._arrived.append(Arrived([number], payload=msgspec.Raw(reply.data)))
+                self._arrived.append(Arrived([number], payload=msgspec.Raw(reply.data())))
             elif answered.id is None or answered.id > self._given_up.get(number, 0):
                 raise ProtocolError(f"the server answered channel {number}, which was asked nothing")
 

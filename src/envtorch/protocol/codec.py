@@ -5,21 +5,20 @@ pydantic models, `@dataclass` subclasses of ours and plain dataclasses all go th
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from envtorch.batch_actions import Actions
 from envtorch.env import EnvSpec
 from envtorch.errors import InvalidAction, ProtocolError
 from envtorch.protocol.adapters import Adapter, adapter_of, json_reader
 from envtorch.protocol.columns import rows_of, table_of
-from envtorch.protocol.encoding import encode, fallback
+from envtorch.protocol.encoding import BESIDE, encode, fallback
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.messages import invalid
-from envtorch.together import Actions
 from envtorch.tools import CallToolAction, ListToolsAction
 from envtorch.types import Action, ActT, ObsT, StateT, StepResult
 
@@ -40,7 +39,7 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
         self.takes_tool_actions = spec.action in (CallToolAction, ListToolsAction)
         self._tool_actions = _TOOL_ACTIONS if self.takes_tool_actions or spec.action is Action else {}
-        self._lifted = [name for name in ("reward", "done") if name in _field_names(spec.observation)]
+        self._lifted = [name for name in BESIDE if name in _field_names(spec.observation)]
 
     # The server's side.
 
@@ -78,16 +77,11 @@ class Codec(Generic[ActT, ObsT, StateT]):
         if table is None:
             return None
         try:
-            fitting = table.fitting(format.read(payload), count)
+            columns = table.checked(format.read(payload), count)
         except Exception:  # which one is wrong, and how, is found out one by one
             return None
-        columns = table.filled(fitting, count)
-
-        def make() -> list[ActT]:
-            made = table.made(fitting, count)
-            return self._actions.validate_python(rows_of(columns)) if made is None else made
-
-        return Actions(count, make, columns)
+        given = {name: columns[name] for name in columns if columns.was_given(name)}
+        return Actions(count, lambda: self._actions.validate_python(rows_of(given) or [{}] * count), columns)
 
     def encode_columns(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
         """Actions as columns; None when they have to be written one by one."""
@@ -135,78 +129,39 @@ class Codec(Generic[ActT, ObsT, StateT]):
     def decode_result(self, payload: Mapping[str, Any]) -> StepResult[ObsT]:
         """The result in the `data` of an observation message."""
         get = payload.get
-        observed = get("observation", {})
-        if self._lifted:
-            observed = observed | {name: payload[name] for name in self._lifted if name in payload}
+        reward, terminated, truncated = get("reward"), get("terminated"), get("truncated")
+        done = bool(get("done") or terminated or truncated)
+        observed = dict(get("observation", {}))
+        for name, value in (("reward", reward), ("done", done)):
+            if name in self._lifted and name in payload:
+                observed[name] = value
         try:
             observation = self._fit_observation(observed)
         except ValidationError as error:
             raise _misfit("observation", error) from error
-        return StepResult(
-            observation,
-            get("reward"),
-            bool(get("done", False)),
-            get("metadata"),
-            get("terminated"),
-            get("truncated"),
-        )
+        return StepResult(observation, reward, done, get("metadata"), terminated, truncated)
 
     def decode_observations(
         self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
     ) -> list[ObsT] | None:
-        """The observations in a JSON list, with their rewards; None when they are read one by one."""
-        if not self._takes_rewards_later:
-            return None
-        try:
-            observations = self._observations.validate_json(payload)
-        except ValidationError as error:
-            raise ProtocolError(f"the server's observations do not fit: {error}") from error
-        return self._with_rewards(observations, rewards, dones)
-
-    def _with_rewards(
-        self, observations: list[ObsT], rewards: Sequence[Any], dones: Sequence[bool]
-    ) -> list[ObsT]:
-        if self._lifted:
-            for observation, reward, done in zip(observations, rewards, dones, strict=True):
-                own = observation.__dict__
-                own["reward"], own["done"] = reward, done
-        return observations
+        """The observations in a JSON list, with their rewards."""
+        return self._with_rewards(JSON.read(payload), rewards, dones)
 
     def decode_fields(
         self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
     ) -> list[ObsT]:
         """The observations in columns, with their rewards."""
-        made = self._made(fields, rewards, dones)
-        if made is not None:
-            return made
-        if self._takes_rewards_later:
-            observations = _fit(self._observations, rows_of(fields), "observations")
-            return self._with_rewards(observations, rewards, dones)
+        return self._with_rewards(rows_of(fields) or [{} for _ in dones], rewards, dones)
+
+    def _with_rewards(
+        self, rows: Sequence[Mapping[str, Any]], rewards: Sequence[Any], dones: Sequence[bool]
+    ) -> list[ObsT]:
         beside = {"reward": rewards, "done": dones}
-        fields = {**fields, **{name: beside[name] for name in self._lifted}}
-        return _fit(self._observations, rows_of(fields), "observations")
-
-    def _made(
-        self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]
-    ) -> list[ObsT] | None:
-        """`decode_fields`, with no row in between; None when there has to be one."""
-        table = table_of(self.spec.observation) if self._takes_rewards_later else None
-        if table is None:
-            return None
-        try:
-            fitting = table.fitting(fields, len(rewards))
-        except ValueError:  # which row is wrong, and how, is found out with rows
-            return None
-        beside = {"reward": rewards, "done": dones} if self._lifted else {}
-        return table.made(fitting, len(rewards), beside)
-
-    @cached_property
-    def _takes_rewards_later(self) -> bool:
-        """Whether an observation can be made without `reward` and `done`, and be given them then."""
-        table = table_of(self.spec.observation)
-        if table is None or len(self._lifted) == 1:
-            return not self._lifted
-        return not any(table.fields[name].is_required() for name in self._lifted)
+        whole = [dict(row) for row in rows]
+        for name in self._lifted:
+            for row, value in zip(whole, beside[name], strict=True):
+                row[name] = value
+        return _fit(self._observations, whole, "observations")
 
     @property
     def encodes_lists(self) -> bool:

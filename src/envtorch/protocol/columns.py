@@ -12,8 +12,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema, WithJsonSchema
 
-from envtorch.protocol.making import maker_of
-
 __all__ = ["Table", "as_lists", "is_array", "rows_of", "table_of"]
 
 _SCALARS = {bool: "b", int: "iu", float: "fiu"}
@@ -34,27 +32,16 @@ class Table:
         self.fields: dict[str, FieldInfo] = dict(kind.model_fields)
         self._defaults = {name: _default_of(field) for name, field in self.fields.items()}
         self._required = {name for name, field in self.fields.items() if field.is_required()}
-        self._maker = maker_of(kind, self.fields, _shared_defaults(self.fields))
         self.shown = tuple(name for name, field in self.fields.items() if not field.exclude)
         """The fields that travel."""
         self._lists: dict[str, TypeAdapter[list[Any]]] = {}
         self._dtypes = {name: _dtypes_of(field) for name, field in self.fields.items()}
-        self._exact = {name: _exact_types_of(field) for name, field in self.fields.items()}
-        self._hollow = {name: _container_of(field) for name, field in self.fields.items()}
 
     def checked(self, columns: Mapping[str, Any], count: int) -> "Filled":
         """All columns of the class, each with `count` values that fit; those left out have their defaults.
 
         Raises `ValueError`, which names the column.
         """
-        return self.filled(self.fitting(columns, count), count)
-
-    def filled(self, fitting: Mapping[str, Any], count: int) -> "Filled":
-        """All columns of the class; those left out have their defaults."""
-        return Filled(fitting, self._defaults, count)
-
-    def fitting(self, columns: Mapping[str, Any], count: int) -> dict[str, Any]:
-        """`checked`, of the columns that are there: those left out stay out."""
         unknown = [name for name in columns if name not in self.fields]
         if unknown:
             raise ValueError(
@@ -62,19 +49,8 @@ class Table:
             )
         for name in self._required - columns.keys():
             raise ValueError(f"there is no column {name!r}, which every {self.kind.__name__} has")
-        return {name: self._checked(name, column, count) for name, column in columns.items()}
-
-    def made(
-        self, columns: Mapping[str, Any], count: int, beside: Mapping[str, Any] = {}
-    ) -> list[Any] | None:
-        """Values of the class, of columns that fit; None of a class whose values pydantic has to make.
-
-        What is in `beside` they have, too, as if nobody had set it.
-        """
-        if self._maker is None:
-            return None
-        lists = {name: as_lists(column) for name, column in columns.items()}
-        return self._maker.make(lists, count, beside)
+        fitting = {name: self._checked(name, column, count) for name, column in columns.items()}
+        return Filled(fitting, self._defaults, count)
 
     def _checked(self, name: str, column: Any, count: int) -> Any:
         if not _is_column(column):
@@ -87,10 +63,6 @@ class Table:
             if self._takes(name, column):
                 return column
             column = column.tolist()
-        if self._exact[name].issuperset(map(type, column)):
-            return column  # most are, and this is the shortest way to know it
-        if {self._hollow[name]}.issuperset(map(type, column)) and not any(column):
-            return column  # as nearly all metadata is: nothing in it could be wrong
         try:
             return self._list_of(name).validate_python(column)
         except ValidationError as error:
@@ -123,13 +95,6 @@ class Table:
         return columns.was_given(name) or (
             name in self.fields and self.fields[name].default_factory is not dict
         )
-
-    def is_plain(self, name: str, column: list[Any]) -> bool:
-        """Whether there is but one way to write its values as JSON."""
-        kinds = set(map(type, column))
-        if bytes in kinds:
-            return False
-        return kinds <= self._exact[name] or (kinds <= {self._hollow[name]} and not any(column))
 
 
 class Filled(Mapping[str, Any]):
@@ -241,27 +206,6 @@ def _default_of(field: FieldInfo) -> Callable[[int], list[Any]] | None:
     if type(default) in _SIMPLE:
         return lambda count: [default] * count
     return lambda count: [field.get_default() for _ in range(count)]
-
-
-def _shared_defaults(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
-    """The defaults that are the same object for all."""
-    return {
-        name: field.default
-        for name, field in fields.items()
-        if not field.is_required() and field.default_factory is None and type(field.default) in _SIMPLE
-    }
-
-
-def _exact_types_of(field: FieldInfo) -> frozenset[type]:
-    """Classes whose objects are values of a field for sure, with nothing more to look at."""
-    hints = () if _is_limited(field) else _alternatives(field.annotation)
-    return frozenset(hint for hint in hints if hint in _SIMPLE)
-
-
-def _container_of(field: FieldInfo) -> type | None:
-    """The class of containers whose empty ones are values of a field, whatever it wants in them."""
-    kind = get_origin(field.annotation) or field.annotation
-    return kind if kind in (dict, list) and not _is_limited(field) else None
 
 
 def _is_limited(field: FieldInfo) -> bool:

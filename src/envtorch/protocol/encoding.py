@@ -1,16 +1,71 @@
-"""Any value as bytes, in either format; and where in it the part lies that cannot be."""
+"""Values to bytes, in either format: any value, and observations with what travels beside them.
+
+An observation is encoded by its own class, so a subclass keeps its fields; as JSON it goes straight to
+bytes, as MessagePack it keeps its arrays as buffers. What cannot be encoded is the environment's failure, and
+the error names the field.
+"""
 
 import dataclasses
+import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
+from pydantic_core import SchemaSerializer, to_json
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError
-from envtorch.protocol.formats import JSON, Format, Unencodable
+from envtorch.protocol.formats import BY_NAME, JSON, Format
+from envtorch.types import Observation, Scalar
 
-__all__ = ["complaint", "encode", "encode_value", "fallback"]
+__all__ = ["BESIDE", "Encoded", "encode", "encode_observation", "encode_value", "fallback", "reward_of"]
+
+BESIDE = ("reward", "done")
+"""The fields of an observation that travel beside it, and not in it."""
+
+
+class _ObservationData(msgspec.Struct):
+    """The `data` of an observation message. What is unset is left out."""
+
+    observation: msgspec.Raw
+    reward: Scalar | None
+    done: bool
+    metadata: msgspec.Raw | msgspec.UnsetType | None = msgspec.UNSET
+    terminated: bool | msgspec.UnsetType = msgspec.UNSET
+    truncated: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class Encoded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An encoded observation: bytes where it is large, values where it is small."""
+
+    format: str
+    observation: bytes
+    """The observation, without reward and done."""
+    reward: Scalar | None
+    done: bool
+    metadata: bytes | None = None
+    """The observation's metadata; None when there is none."""
+    terminated: bool | None = None
+    truncated: bool | None = None
+
+    def data(self) -> bytes:
+        """The `data` of an observation message on a WebSocket."""
+        told = _ObservationData(msgspec.Raw(self.observation), self.reward, self.done)
+        return self._written(told)
+
+    def http_body(self) -> bytes:
+        """The body of `POST /reset` and `/step`: a float reward, and `metadata` always there."""
+        reward = None if self.reward is None else float(self.reward)
+        return self._written(_ObservationData(msgspec.Raw(self.observation), reward, self.done, None))
+
+    def _written(self, told: _ObservationData) -> bytes:
+        if self.metadata is not None:
+            told.metadata = msgspec.Raw(self.metadata)
+        # Only for environments that set them: the others' messages are exactly OpenEnv's.
+        if self.terminated is not None or self.truncated is not None:
+            told.terminated, told.truncated = bool(self.terminated), bool(self.truncated)
+        return BY_NAME[self.format].write(told)
 
 
 def encode_value(
@@ -44,6 +99,7 @@ def encode(
     exclude: set[str] | None = None,
     blame: type[EnvTorchError] = EnvironmentFailed,
 ) -> bytes:
+    """A value as bytes. Raises `blame`, naming the field that cannot be encoded."""
     serializer = _serializer(type(value))
     try:
         if format is not JSON:
@@ -56,8 +112,8 @@ def encode(
         if exclude and isinstance(value, dict):
             value = {key: item for key, item in value.items() if key not in exclude}
         return to_json(value, fallback=fallback, inf_nan_mode="null")
-    except (PydanticSerializationError, Unencodable, ValueError, OverflowError, RecursionError) as error:
-        raise blame(complaint(value, error)) from error
+    except Exception as error:  # serialisers and computed fields are the author's code
+        raise blame(_complaint(value, error)) from error
 
 
 def fallback(value: Any) -> Any:
@@ -68,8 +124,11 @@ def fallback(value: Any) -> Any:
     return tolist()
 
 
-def complaint(value: object, error: Exception) -> str:
-    where = ".".join(_path_to_fault(value, 0))
+def _complaint(value: object, error: Exception) -> str:
+    try:
+        where = ".".join(_path_to_fault(value, 0))
+    except Exception:  # the value's own code again: then the error alone has to do
+        where = ""
     return f"field {where!r} cannot be encoded: {error}" if where else f"cannot be encoded: {error}"
 
 
@@ -84,6 +143,101 @@ def _path_to_fault(value: object, depth: int) -> list[str]:
     for name, part in parts if depth < 20 else []:
         try:
             to_json(part, fallback=fallback)
-        except (PydanticSerializationError, ValueError, RecursionError):
+        except Exception:
             return [name, *_path_to_fault(part, depth + 1)]
     return []
+
+
+# Observations.
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    """What is known of a class of observations."""
+
+    fields: frozenset[str] | None
+    """The fields that every object of a model has; None for what is no model."""
+    has_flags: bool
+    """Whether `terminated` and `truncated` are those of `Observation`, and not fields of the author's own."""
+
+
+_shapes: dict[type, _Shape] = {}
+_EXCLUDED = set(BESIDE)
+
+
+def encode_observation(
+    observation: Any, format: Format = JSON, *, method: str = "step", expected: type = Observation
+) -> Encoded:
+    """An observation as bytes.
+
+    Raises `EnvironmentFailed` for what is no observation, lacks a field or cannot be encoded; the error names
+    the `method` that returned it and the class that was `expected`.
+    """
+    kind = type(observation)
+    shape = _shapes.get(kind) or _shape_of(kind, method, expected)
+    if shape.fields is None:
+        get = observation.get if isinstance(observation, Mapping) else _getter(observation)
+    else:
+        own: dict[str, Any] = observation.__dict__
+        if not own.keys() >= shape.fields:
+            missing = ", ".join(map(repr, sorted(shape.fields - own.keys())))
+            raise EnvironmentFailed(
+                f"{method} returned {kind.__name__} without {missing}: it was made without validation"
+            )
+        get = own.get
+    terminated = truncated = None
+    done, metadata = get("done", False), get("metadata", None)
+    if shape.has_flags:
+        terminated, truncated = get("terminated"), get("truncated")
+        done = done or terminated or truncated
+    return Encoded(
+        format.name,
+        encode(observation, format, exclude=_EXCLUDED),
+        reward_of(get("reward", None)),
+        bool(done),
+        encode(metadata, format) if metadata else None,
+        terminated,
+        truncated,
+    )
+
+
+def _shape_of(kind: type, method: str, expected: type) -> _Shape:
+    if issubclass(kind, BaseModel):
+        shape = _Shape(frozenset(kind.model_fields), has_own_flags(kind))
+    elif dataclasses.is_dataclass(kind) or issubclass(kind, Mapping):
+        shape = _Shape(None, False)
+    else:
+        article = "nothing (None)" if kind is type(None) else f"{kind.__name__}"
+        hint = "; rewards and flags are fields of the observation" if kind is tuple else ""
+        name = getattr(expected, "__name__", repr(expected))
+        raise EnvironmentFailed(
+            f"{method} returned {article}; it must return {name}{hint}", returned=kind.__name__, expected=name
+        )
+    _shapes[kind] = shape
+    return shape
+
+
+def has_own_flags(kind: type) -> bool:
+    """Whether `terminated` and `truncated` of a class are inherited from `Observation`."""
+    if not issubclass(kind, Observation):
+        return False
+    return all(
+        next(base for base in kind.__mro__ if name in inspect.get_annotations(base)) is Observation
+        for name in ("terminated", "truncated")
+    )
+
+
+def _getter(observation: object) -> Any:
+    return lambda name, default=None: getattr(observation, name, default)
+
+
+def reward_of(reward: Any) -> Scalar | None:
+    """A reward as Python's own number. One that is not finite is no reward, as JSON has no word for it."""
+    if type(reward) is float:
+        return reward if math.isfinite(reward) else None
+    if reward is None or (isinstance(reward, bool | int) and -(2**63) <= reward < 2**64):
+        return reward
+    try:
+        number = float(reward)  # numpy and torch scalars know how to become one
+    except Exception:
+        raise EnvironmentFailed(f"field 'reward' holds {type(reward).__name__}, which is no number") from None
+    return number if math.isfinite(number) else None

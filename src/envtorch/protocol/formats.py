@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import BaseModel
 
-__all__ = ["JSON", "MSGPACK", "Format", "Unencodable"]
+__all__ = ["BY_NAME", "JSON", "MSGPACK", "Format", "Unencodable"]
 
 T = TypeVar("T")
 
@@ -89,3 +89,4 @@ def _unpacker_of(type: Any) -> Any:
 
 JSON = Format("json", False, msgspec.json.encode, msgspec.json.decode, msgspec.json.Decoder)
 MSGPACK = Format("msgpack", True, _packer.encode, _unpack, _unpacker_of)
+BY_NAME = {format.name: format for format in (JSON, MSGPACK)}

@@ -1,79 +1,74 @@
-"""An environment behind its codec: requests in, encoded results out.
+"""An environment behind its codec: calls in, encoded results out.
 
 `EnvironmentHost` is the same object wherever the environment lives: on the event loop, on a thread, in
-another process, or in the client's own process with no server at all. Its methods are flows: they
-yield what the environment returned, which whoever drives them awaits if need be.
+another process, or in the client's own process with no server at all. Its methods are flows: they yield what
+the environment returned, which the driver of the flow awaits if need be.
+
+A server calls an environment with `answer`, `begin` and `finish`, and nowhere else: these are where whatever
+the author's code raises, KeyboardInterrupt and SystemExit included, becomes an error of ours.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
-from types import CoroutineType
-from typing import Any, Protocol
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from envtorch.batch_actions import Actions
 from envtorch.env import Environment, ToolProvider, ToolSteps
-from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, Unsupported
+from envtorch.errors import (
+    EnvironmentFailed,
+    EnvTorchError,
+    InternalError,
+    InvalidAction,
+    OutOfResources,
+    ResetRequired,
+    Unsupported,
+)
 from envtorch.protocol import messages
-from envtorch.protocol.binding import Binding, Colour, own_step_many
+from envtorch.protocol.binding import Binding, Colour
+from envtorch.protocol.calls import Call, Perform, read_arguments
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.encoding import encode_value
-from envtorch.protocol.envelope import Encoded, encode_observation, write_plain
+from envtorch.protocol.encoding import Encoded, encode_observation, encode_value
+from envtorch.protocol.flow import Flow, drive, settle
 from envtorch.protocol.forking import fork_environment
-from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.formats import BY_NAME, JSON, READ_ERRORS, Format
 from envtorch.protocol.mcp_result import tool_description, tool_result
 from envtorch.protocol.wire import Reply, observation_reply, state_reply
-from envtorch.together import Actions
-from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
-from envtorch.types import EnvironmentMetadata
+from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction, ToolErrorType
 
-__all__ = ["EnvironmentHost", "Host", "Simulation", "blamed", "simulate"]
+__all__ = ["CallResult", "EnvironmentHost", "answer", "answer_many", "begin", "blamed", "finish"]
+
+logger = logging.getLogger(__name__)
 
 Simulation = messages.Reset | messages.Step | messages.State
-Calls = Generator[Any, Any, Encoded]
-Answers = Generator[Any, Any, bytes]
 Replies = Generator[Any, Any, Reply]
 
 
-class Host(Protocol):
-    """What the doors of a server need of an environment, wherever it lives."""
+class CallResult(NamedTuple):
+    """What came of a call: a result or an error."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def has_tools(self) -> bool: ...
-
-    def reset(self, options: Mapping[str, Any], *, strict: bool, format: Format = JSON) -> Calls: ...
-    def step(
-        self,
-        action: bytes | Mapping[str, Any],
-        options: Mapping[str, Any],
-        *,
-        strict: bool,
-        format: Format = JSON,
-    ) -> Calls: ...
-    def reply(
-        self, request: Simulation, *, strict: bool, format: Format = JSON, timeout_s: float | None = None
-    ) -> Replies: ...
-    def state(self, format: Format = JSON) -> Answers: ...
-    def state_class(self) -> Generator[Any, Any, type]: ...
-    def metadata(self) -> Generator[Any, Any, EnvironmentMetadata]: ...
-    def list_tools(self) -> Answers: ...
-    def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answers: ...
-    def tool_result(self, name: str, arguments: Mapping[str, Any]) -> Answers: ...
-    def tasks(self, method: str, *args: Any) -> Generator[Any, Any, Any]: ...
-    def close(self) -> Generator[Any, Any, None]: ...
+    result: Any
+    error: EnvTorchError | None
 
 
 class EnvironmentHost:
-    """Runs one environment for whoever holds its session."""
+    """One environment, and how it is called."""
 
-    def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:
-        self._codec = codec
-        self._binding = Binding.of(environment)
+    def __init__(
+        self,
+        environment: Environment[Any, Any, Any],
+        codec: Codec[Any, Any, Any],
+        *,
+        has_begun: bool = False,
+    ) -> None:
+        binding = Binding.of(environment)
         self.environment = environment
-        self.bare_step: Callable[[Any], Any] = self._binding.step.call
-        """The environment's own `step`, to be called with an action that was decoded already."""
-        self.step_many = own_step_many(type(environment))
-        """How it steps together with others of its class, where its author wrote that."""
+        self.codec = codec
+        self.has_begun = has_begun or not codec.spec.requires_reset
+        """Whether the environment takes steps: it was reset, or needs no reset."""
+        self._binding = binding
+        self._step: Callable[..., Any] = getattr(environment, binding.step.attribute)
+        self._reset: Callable[..., Any] = getattr(environment, binding.reset.attribute)
 
     @property
     def name(self) -> str:
@@ -84,183 +79,292 @@ class EnvironmentHost:
     def colour(self) -> Colour:
         return self._binding.colour
 
-    def reset(self, options: Mapping[str, Any], *, strict: bool, format: Format = JSON) -> Calls:
-        """Begin an episode."""
-        accepted = self._binding.reset.accepted(options, strict=strict)
-        with environment_at_work("reset"):
-            observation = yield self._binding.reset.call(**accepted)
-        return encode_observation(observation, format)
-
-    def step(
-        self,
-        action: bytes | Mapping[str, Any],
-        options: Mapping[str, Any],
-        *,
-        strict: bool,
-        format: Format = JSON,
-    ) -> Calls:
-        """Take one action, given as bytes or already decoded.
-
-        A step that takes `timeout_s` is told the caller's, and can end in good order before it; for one that
-        does not, the deadline is kept all the same.
-        """
-        decoded = self._codec.decode_action(action, format)
-        if "timeout_s" in options and not self._binding.step.takes("timeout_s"):
-            options = {name: value for name, value in options.items() if name != "timeout_s"}
-        accepted = self._binding.step.accepted(options, strict=strict)
-        with environment_at_work("step"):
-            observation = yield self._binding.step.call(decoded, **accepted)
-        return encode_observation(observation, format)
-
-    def step_at_once(self, action: bytes, format: Format = JSON) -> Reply | None:
-        """The reply to `step`, of an environment that does not wait; None, and no step, of one that does."""
-        decoded = self._codec.decode_action(action, format)
-        try:
-            observation = self._binding.step.call(decoded)
-        except (Exception, SystemExit) as error:
-            raise blamed("step", error) from error
-        if type(observation) is CoroutineType:
-            observation.close()
-            return None
-        return self._observed(observation, format)
-
-    def read_actions(self, actions: bytes, format: Format) -> list[Any] | None:
-        """A list of actions, read at once; None when they have to be read one by one."""
-        return self._codec.decode_actions(actions, format)
-
-    def read_columns(self, columns: bytes, count: int, format: Format) -> Actions[Any] | None:
-        """Actions that came as columns; None when they have to be read one by one."""
-        return self._codec.decode_columns(columns, count, format)
+    @property
+    def step_many(self) -> Callable[[Sequence[Any], Actions[Any]], Any] | None:
+        """How the environment steps together with others of its class, where its author wrote that."""
+        return self._binding.step_many
 
     @property
-    def observation_class(self) -> type:
-        observation: type = self._codec.spec.observation
-        return observation
+    def has_tools(self) -> bool:
+        return isinstance(self.environment, ToolProvider | ToolSteps) or self.codec.takes_tool_actions
 
-    async def step_awaited(self, action: bytes, format: Format = JSON) -> Reply:
-        """The reply to `step`, of an environment that is awaited."""
-        decoded = self._codec.decode_action(action, format)
+    def call(self, call: Call) -> Flow[Any]:
+        """What the environment answers to a call."""
+        if call.operation == "step":
+            return self.step(call)
+        flow = _OPERATIONS.get(call.operation)
+        if flow is None:
+            raise Unsupported(f"there is no operation {call.operation!r}")
+        return flow(self, call)
+
+    def step(self, call: Call) -> Flow[Encoded]:
+        """Take one action.
+
+        A step that takes `timeout_s` is given the caller's, and can end in good order before it; for one that
+        does not, the deadline is kept all the same.
+        """
+        format = BY_NAME[call.format]
+        action = self.codec.decode_action(call.data, format)
+        if not self.has_begun:
+            self.require_reset(action)
+        keywords: Mapping[str, Any] = {}
+        if call.arguments:
+            keywords = read_arguments(call)
+            if "timeout_s" in keywords and not self._binding.step.takes("timeout_s"):
+                keywords = {name: value for name, value in keywords.items() if name != "timeout_s"}
+            keywords = self._binding.step.accepted(keywords, strict=call.strict)
         try:
-            observation = await self._binding.step.call(decoded)
+            observation = yield self._step(action, **keywords)
         except (Exception, SystemExit) as error:
             raise blamed("step", error) from error
-        return self._observed(observation, format)
+        return encode_observation(observation, format, expected=self.codec.spec.observation)
 
-    def _observed(self, observation: object, format: Format) -> Reply:
-        plain = write_plain(observation) if format is JSON else None
-        if plain is not None:
-            return Reply("observation", plain)
-        return observation_reply(encode_observation(observation, format))
+    def require_reset(self, action: Any) -> None:
+        """Refuse an action before the first `reset`. Tools may be called without one."""
+        if not self.has_begun and not isinstance(action, CallToolAction | ListToolsAction):
+            raise ResetRequired("step was called before reset: call reset first, it begins an episode")
+
+    def reset(self, call: Call) -> Flow[Encoded]:
+        """Begin an episode."""
+        format = BY_NAME[call.format]
+        accepted = self._binding.reset.accepted(_keywords(call, format), strict=call.strict)
+        try:
+            observation = yield self._reset(**accepted)
+        except (Exception, SystemExit) as error:
+            raise blamed("reset", error) from error
+        expected = self.codec.spec.reset_observation or self.codec.spec.observation
+        encoded = encode_observation(observation, format, method="reset", expected=expected)
+        self.has_begun = True
+        return encoded
+
+    def state(self, call: Call) -> Flow[bytes]:
+        """The state, as bytes."""
+        return encode_value((yield from self._state()), BY_NAME[call.format])
+
+    def _state(self) -> Flow[Any]:
+        """The state; some authors forget the `@property`, and are understood."""
+        try:
+            state = self.environment.state
+            return (yield state() if callable(state) and hasattr(state, "__func__") else state)
+        except (Exception, SystemExit) as error:
+            raise blamed("state", error) from error
+
+    def state_schema(self, call: Call) -> Flow[bytes]:
+        """The JSON schema of the state's own class, which the author may not have declared."""
+        actual, declared = type((yield from self._state())), self.codec.spec.state
+        chosen = actual if issubclass(actual, declared) else declared
+        return encode_value(self.codec.schemas(state=chosen)["state"])
+
+    def metadata(self, call: Call) -> Flow[bytes]:
+        """What the environment says about itself, as JSON."""
+        try:
+            described = yield self.environment.get_metadata()
+        except (Exception, SystemExit) as error:
+            raise blamed("get_metadata", error) from error
+        return encode_value(described)
+
+    def fork(self, count: int) -> "Flow[list[EnvironmentHost]]":
+        """Exact copies of the environment as it is now, each behind a host of its own."""
+        try:
+            copies = yield from fork_environment(self.environment, count)
+        except (Exception, SystemExit) as error:
+            raise blamed("fork", error) from error
+        return [EnvironmentHost(made, self.codec, has_begun=self.has_begun) for made in copies]
+
+    def _fork(self, call: Call) -> "Flow[list[EnvironmentHost]]":
+        return self.fork(read_arguments(call)[0])
+
+    def close(self) -> Flow[bytes]:
+        """Let the environment go."""
+        try:
+            yield self.environment.close()
+        except (Exception, SystemExit) as error:
+            raise blamed("close", error) from error
+        return b""
+
+    def _perform(self, call: Call) -> Flow[Any]:
+        assert isinstance(call, Perform)
+        return (yield call.function(self.environment))
 
     def reply(
         self, request: Simulation, *, strict: bool, format: Format = JSON, timeout_s: float | None = None
     ) -> Replies:
-        """The reply to one of the three requests that every environment understands."""
-        return simulate(self, request, strict=strict, format=format, timeout_s=timeout_s)
-
-    def state(self, format: Format = JSON) -> Answers:
-        """The state, as bytes."""
-        with environment_at_work("state"):
-            state = yield self._binding.state()
-        return encode_value(state, format)
-
-    def state_class(self) -> Generator[Any, Any, type]:
-        """The class the state really has, which the author may not have declared."""
-        with environment_at_work("state"):
-            return type((yield self._binding.state()))
-
-    def metadata(self) -> Generator[Any, Any, EnvironmentMetadata]:
-        """What the environment tells of itself."""
-        with environment_at_work("get_metadata"):
-            metadata: EnvironmentMetadata = yield self.environment.get_metadata()
-        return metadata
-
-    def fork(self, count: int) -> "Generator[Any, Any, list[EnvironmentHost]]":
-        """Exact copies of the environment as it is now, each behind a host of its own."""
-        with environment_at_work("fork"):
-            copies = yield from fork_environment(self.environment, count)
-        return [EnvironmentHost(made, self._codec) for made in copies]
-
-    def close(self) -> Generator[Any, Any, None]:
-        """Let the environment go."""
-        with environment_at_work("close"):
-            yield self.environment.close()
+        """The reply to `reset`, `step` or `state`, for an environment in the client's own process."""
+        match request:
+            case messages.Step():
+                keywords = {} if timeout_s is None else {"timeout_s": timeout_s}
+                call = Call.step(bytes(request.data), format, strict=strict, keywords=keywords)
+                return observation_reply((yield from self.step(call)))
+            case messages.Reset():
+                call = Call("reset", format.write(request.data), format.name, strict)
+                return observation_reply((yield from self.reset(call)))
+            case messages.State():
+                return state_reply((yield from self.state(Call("state", format=format.name))), format)
 
     # Tools and tasks, for environments that have them.
 
-    @property
-    def has_tools(self) -> bool:
-        return isinstance(self.environment, ToolProvider | ToolSteps) or self._codec.takes_tool_actions
-
-    def list_tools(self) -> Answers:
+    def list_tools(self, call: Call | None = None) -> Flow[bytes]:
         """The tools, as a JSON array in MCP's spelling."""
         environment = self.environment
-        with environment_at_work("list_tools"):
+        try:
             if isinstance(environment, ToolProvider):
                 tools = yield environment.list_tools()
             elif isinstance(environment, ToolSteps):
                 tools = yield environment.describe_tools()
             else:
-                tools = (yield self._binding.step.call(ListToolsAction())).tools
-        return encode_value([tool_description(tool) for tool in tools])
+                tools = (yield self._step(ListToolsAction())).tools
+            described = [tool_description(tool) for tool in tools]
+        except (Exception, SystemExit) as error:
+            raise blamed("list_tools", error) from error
+        return encode_value(described)
 
-    def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Answers:
-        """What a tool answered, as JSON. Raises `EnvironmentFailed` with the tool's own reason."""
-        answer = yield from self.tool_answer(name, arguments)
+    def call_tool(self, call: Call) -> Flow[bytes]:
+        """A tool's answer, as JSON. Raises `InvalidAction` for arguments that the tool does not take, and
+        `EnvironmentFailed` with the tool's own reason."""
+        answer = yield from self._tool_answer(*read_arguments(call))
         error = getattr(answer, "error", None)
         if error is not None:
-            raise EnvironmentFailed(error.message, error_type=error.error_type)
+            raise _tool_failure(error)
         is_step = isinstance(answer, CallToolObservation) and isinstance(self.environment, ToolSteps)
         return encode_value(answer.result if is_step else answer)
 
-    def tool_result(self, name: str, arguments: Mapping[str, Any]) -> Answers:
-        """What a tool answered, as MCP's result."""
-        return tool_result((yield from self.tool_answer(name, arguments)))
+    def tool_result(self, call: Call) -> Flow[bytes]:
+        """A tool's answer, as MCP's result."""
+        answer = yield from self._tool_answer(*read_arguments(call))
+        try:
+            return tool_result(answer)
+        except Exception as error:  # what a tool returned may be of any kind
+            raise blamed("tool", error) from error
 
-    def tool_answer(self, name: str, arguments: Mapping[str, Any]) -> Generator[Any, Any, Any]:
-        """What a tool gave: a value, or the observation of the step that the call was."""
+    def _tool_answer(self, name: str, arguments: Mapping[str, Any]) -> Flow[Any]:
+        """What a tool returned: a value, or the observation of the step that the call was."""
         environment = self.environment
-        with environment_at_work(f"tool {name!r}"):
+        try:
             if isinstance(environment, ToolProvider):
                 return (yield environment.call_tool(name, arguments))
-            action = CallToolAction(tool_name=name, arguments=dict(arguments))
-            return (yield self._binding.step.call(action))
+            return (yield self._step(CallToolAction(tool_name=name, arguments=dict(arguments))))
+        except (Exception, SystemExit) as error:
+            raise blamed(f"tool {name!r}", error) from error
 
-    def tasks(self, method: str, *args: Any) -> Generator[Any, Any, Any]:
-        """The answer of one method of `TaskProvider`."""
+    def tasks(self, call: Call) -> Flow[bytes]:
+        """The answer of one method of `TaskProvider`, or of the web page's methods, as JSON."""
+        method, *arguments = read_arguments(call)
         function = getattr(self.environment, method, None)
-        if function is None:
-            raise Unsupported(f"{method} is not supported for this environment")
         try:
-            return (yield function(*args))
+            if function is None:
+                raise NotImplementedError
+            found = yield function(*arguments)
+            is_several = not isinstance(found, str | bytes | Mapping) and hasattr(found, "__iter__")
+            found = list(found) if is_several else found
         except NotImplementedError:
             raise Unsupported(f"{method} is not supported for this environment") from None
+        except (Exception, SystemExit) as error:
+            raise blamed(method, error) from error
+        return encode_value(found)
 
 
-def simulate(
-    host: Host, request: Simulation, *, strict: bool, format: Format, timeout_s: float | None
-) -> Replies:
-    """The reply of a host to `reset`, `step` or `state`."""
-    match request:
-        case messages.Step():
-            action = bytes(request.data)
-            options = {} if timeout_s is None else {"timeout_s": timeout_s}
-            return observation_reply((yield from host.step(action, options, strict=strict, format=format)))
-        case messages.Reset():
-            return observation_reply((yield from host.reset(request.data, strict=strict, format=format)))
-        case messages.State():
-            return state_reply((yield from host.state(format)), format)
+_OPERATIONS: dict[str, Callable[[EnvironmentHost, Call], Flow[Any]]] = {
+    "reset": EnvironmentHost.reset,
+    "state": EnvironmentHost.state,
+    "state_schema": EnvironmentHost.state_schema,
+    "metadata": EnvironmentHost.metadata,
+    "list_tools": EnvironmentHost.list_tools,
+    "call_tool": EnvironmentHost.call_tool,
+    "tool_result": EnvironmentHost.tool_result,
+    "tasks": EnvironmentHost.tasks,
+    "fork": EnvironmentHost._fork,
+    "close": lambda host, call: host.close(),
+    "perform": EnvironmentHost._perform,
+}
 
 
-@contextmanager
-def environment_at_work(doing: str) -> Iterator[None]:
-    """The boundary to an author's code: whatever it raises inside is reported as its failure."""
+def _keywords(call: Call, format: Format) -> Mapping[str, Any]:
+    if not call.data:
+        return {}
     try:
-        yield
-    except (Exception, SystemExit) as error:
-        if isinstance(error, EnvTorchError):
-            raise
-        raise blamed(doing, error) from error
+        keywords = format.read(call.data)
+    except READ_ERRORS as error:
+        raise InvalidAction(f"Invalid message: {error}") from None
+    if not isinstance(keywords, dict):
+        raise InvalidAction(f"{call.operation} takes keywords by name, not {type(keywords).__name__}")
+    return keywords
+
+
+def _tool_failure(error: Any) -> EnvTorchError:
+    if error.error_type in (ToolErrorType.INVALID_ARGS, ToolErrorType.TOOL_NOT_FOUND):
+        return InvalidAction(error.message, error_type=error.error_type)
+    return EnvironmentFailed(error.message, error_type=error.error_type)
+
+
+# The boundary to the author's code, on a server.
+
+
+def answer(host: EnvironmentHost, call: Call, settled: Callable[[Any], Any]) -> CallResult:
+    """Call an environment that has a thread or a process of its own.
+
+    `settled` gives the value itself, or what an awaitable comes to.
+    """
+    try:
+        return CallResult(drive(host.call(call), settled), None)
+    except BaseException as error:
+        return CallResult(None, failure_of(call.operation, error))
+
+
+def begin(host: EnvironmentHost, call: Call) -> "CallResult | tuple[Flow[Any], Awaitable[Any]]":
+    """Call an environment on the event loop: to the end, or to where it has to be awaited (`finish`)."""
+    try:
+        flow = host.call(call)
+        wanted = next(flow)
+        while not hasattr(type(wanted), "__await__"):
+            wanted = flow.send(wanted)
+        return flow, wanted
+    except StopIteration as stop:
+        return CallResult(stop.value, None)
+    except BaseException as error:
+        return CallResult(None, failure_of(call.operation, error))
+
+
+async def finish(call: Call, flow: Flow[Any], wanted: Any) -> CallResult:
+    """What came of a call that has to be awaited, as it has yielded `wanted`."""
+    try:
+        while True:
+            try:
+                got = await settle(wanted)
+            except BaseException as error:
+                wanted = flow.throw(error)
+            else:
+                wanted = flow.send(got)
+    except StopIteration as stop:
+        return CallResult(stop.value, None)
+    except BaseException as error:
+        return CallResult(None, failure_of(call.operation, error))
+
+
+def answer_many(hosts: Sequence[EnvironmentHost], actions: Actions[Any]) -> CallResult:
+    """Step environments of one class together, with their author's `step_many`."""
+    step_many = hosts[0].step_many
+    assert step_many is not None
+    try:
+        return CallResult(step_many([host.environment for host in hosts], actions), None)
+    except BaseException as error:
+        return CallResult(None, failure_of("step_many", error))
+
+
+def failure_of(operation: str, error: BaseException) -> EnvTorchError:
+    """What was raised while an environment was called, as one of our errors.
+
+    What the author's code may raise has been blamed on it already, except for what is no `Exception`; any
+    other is a fault of the server, and is logged under an id that the caller is told.
+    """
+    if isinstance(error, EnvTorchError):
+        return error
+    if not isinstance(error, Exception) or operation in ("step_many", "perform"):
+        blame = blamed(operation, error)
+        blame.__cause__ = error
+        return blame
+    error_id = secrets.token_hex(6)
+    logger.error("a request failed [error %s]", error_id, exc_info=error)
+    return InternalError("the server failed to answer", error_id=error_id)
 
 
 def blamed(doing: str, error: BaseException) -> EnvTorchError:

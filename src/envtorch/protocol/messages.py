@@ -20,7 +20,6 @@ __all__ = [
     "Reset",
     "State",
     "Step",
-    "action_in",
     "decode",
     "invalid",
     "read_json",
@@ -76,22 +75,6 @@ def decode(frame: str | bytes) -> Request:
     if isinstance(request, _WITH_DATA) and bytes(request.data)[:1] != b"{":
         raise _explain(frame, None)
     return request
-
-
-_STEPS = (b'{"type":"step","data":{', b'{"type": "step", "data": {')
-"""How frames that step begin, as all known clients write them."""
-
-
-def action_in(frame: bytes) -> bytes | None:
-    """The action in a frame that steps and looks like all of them; None of any other.
-
-    It lies between the usual beginning and the last brace, and is not yet known to be one JSON value. Once it
-    has been read as one, the frame was a step; if it cannot be, `decode` says what the frame was.
-    """
-    for beginning in _STEPS:
-        if frame.startswith(beginning):
-            return frame[len(beginning) - 1 : -1] if frame.endswith(b"}") else None
-    return None
 
 
 class _Explained(BaseModel):

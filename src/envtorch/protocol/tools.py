@@ -4,6 +4,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, Unsupported
+from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost, Replies
@@ -63,7 +64,8 @@ def _result(host: EnvironmentHost, request: JsonRpcRequest) -> Generator[Any, An
         raise RpcError(Code.INTERNAL_ERROR, NO_TOOLS)
     if request.method == "tools/list":
         return b'{"tools":%b}' % (yield from host.list_tools())
-    return (yield from host.call_tool(request.params["name"], request.params["arguments"]))
+    call = Call.with_arguments("call_tool", request.params["name"], request.params["arguments"])
+    return (yield from host.call_tool(call))
 
 
 NO_TOOLS = "Environment does not support MCP"

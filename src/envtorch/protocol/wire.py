@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 from envtorch.errors import EnvTorchError, ProtocolError, from_wire
-from envtorch.protocol.envelope import Encoded
-from envtorch.protocol.formats import JSON, READ_ERRORS, Format
+from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.formats import BY_NAME, JSON, READ_ERRORS, Format
 from envtorch.protocol.messages import write_json
-from envtorch.types import Scalar
 
 __all__ = [
     "Answer",
@@ -20,7 +19,6 @@ __all__ = [
     "Reply",
     "error_data",
     "error_reply",
-    "http_observation",
     "mcp_reply",
     "observation_reply",
     "state_reply",
@@ -45,28 +43,7 @@ _NAMES = {name: name.encode() for name in ("observation", "state", "error", "mcp
 
 def observation_reply(encoded: Encoded) -> Reply:
     """The reply to `reset` and `step`."""
-    return Reply("observation", _observation_data(encoded, encoded.reward), encoded.format)
-
-
-def http_observation(encoded: Encoded) -> bytes:
-    """The body of `POST /reset` and `/step`: a float reward, and `metadata` always there."""
-    reward = None if encoded.reward is None else float(encoded.reward)
-    return _observation_data(encoded, reward, metadata=None)
-
-
-def _observation_data(encoded: Encoded, reward: Scalar | None, **otherwise: Any) -> bytes:
-    data = {
-        "observation": msgspec.Raw(encoded.observation),
-        "reward": reward,
-        "done": encoded.done,
-        **otherwise,
-    }
-    if encoded.metadata is not None:
-        data["metadata"] = msgspec.Raw(encoded.metadata)
-    # Said only by environments that say it: the others' frames stay what OpenEnv would send.
-    if encoded.terminated is not None or encoded.truncated is not None:
-        data["terminated"], data["truncated"] = bool(encoded.terminated), bool(encoded.truncated)
-    return encoded.format.write(data)
+    return Reply("observation", encoded.data(), BY_NAME[encoded.format])
 
 
 def state_reply(state: bytes, format: Format = JSON) -> Reply:

@@ -1,7 +1,7 @@
 """Records the episodes of a server: one file per server process, one line per call.
 
-A `Recorder` puts a `RecordedHost` in front of each session's environment, so every door is covered, wherever
-the environment lives; a server that records nothing has none of this in its way.
+A `Recorder` gives each session a `Tape`, on which the session notes its calls and what came of them. Every
+door leads through the session, so every door is recorded, wherever the environment lives.
 """
 
 import logging
@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envtorch.errors import ConfigurationError, RecordingFailed
-from envtorch.protocol.host import Host
 from envtorch.recording.format import Fork, Header, Lost, write_line
-from envtorch.recording.host import RecordedHost
 from envtorch.recording.redaction import Redactor
 from envtorch.recording.tape import Tape
 from envtorch.recording.writer import BACKLOG_BYTES, LineWriter, Render
@@ -68,12 +66,12 @@ class Recorder:
         """The file; None while there was nothing to write."""
         return self._writer.path if self._writer is not None else None
 
-    def follow(self, host: Host, copy_of: Host | None = None) -> RecordedHost:
-        """The environment of a new session, recorded. A fork's episode begins where its parent's stands."""
+    def follow(self, copy_of: Tape | None = None) -> Tape:
+        """The tape of a new session. A fork's episode begins where its parent's stands."""
         tape = Tape(self, next(self._sessions))
-        if isinstance(copy_of, RecordedHost) and copy_of.tape.episode is not None:
-            self._note_fork(tape, copy_of.tape, copy_of.tape.episode)
-        return RecordedHost(host, tape)
+        if copy_of is not None and copy_of.episode is not None:
+            self._note_fork(tape, copy_of, copy_of.episode)
+        return tape
 
     def _note_fork(self, tape: Tape, parent: Tape, parent_episode: int) -> None:
         tape.episode, tape.step = self.next_episode(), parent.step

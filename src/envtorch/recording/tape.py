@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import msgspec
 
 from envtorch.errors import EnvTorchError
-from envtorch.protocol.envelope import Encoded
-from envtorch.protocol.formats import JSON, MSGPACK, Format
-from envtorch.recording.format import Call, End, Fault, Reset, Step, ToolCall, write_line
+from envtorch.protocol.calls import Call, read_arguments
+from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.formats import BY_NAME, JSON, MSGPACK, Format
+from envtorch.recording.format import Call as CallLine
+from envtorch.recording.format import End, Fault, Reset, Step, ToolCall, write_line
 from envtorch.recording.redaction import Redactor
 
 __all__ = ["Given", "Tape", "Timing"]
@@ -67,12 +69,40 @@ class Tape:
         self.session = session
         self.episode: int | None = None
         self.step = 0
+        self._timing = Timing.now()
 
-    def require_disk(self) -> None:
-        """Raise `RecordingFailed` where a call has to be recorded and cannot be."""
-        self._roll.require_disk()
+    def refusal(self, call: Call) -> EnvTorchError | None:
+        """Why a call must not be made: it has to be recorded, and cannot be."""
+        if call.operation not in RECORDED:
+            return None
+        try:
+            self._roll.require_disk()
+        except EnvTorchError as error:
+            return error
+        return None
 
-    def reset(self, options: Given, timing: Timing, came: "Outcome", *, strict: bool) -> None:
+    def begin(self) -> None:
+        """A call begins. Calls come one at a time."""
+        self._timing = Timing.now()
+
+    def note(self, call: Call, came: "Came | None") -> None:
+        """A call is over. None came of one that was given up while it ran."""
+        result = came if came is not None else Aborted()
+        timing, strict = self._timing, call.strict
+        match call.operation:
+            case "reset":
+                self.reset(_given(call), timing, result, strict=strict)
+            case "step":
+                options = Given(call.arguments, JSON) if call.arguments else _NOTHING
+                self.stepped(_given(call), options, timing, result, strict=strict)
+            case "call_tool" | "tool_result":
+                name, arguments = read_arguments(call)
+                form = "value" if call.operation == "call_tool" else "mcp"
+                self.called_tool(name, Given.of(arguments), timing, result, form=form)
+            case "close":
+                self.close()
+
+    def reset(self, options: Given, timing: Timing, came: "Came", *, strict: bool) -> None:
         """An episode began, or failed to."""
         if self.episode is not None:
             self._end("reset")
@@ -80,14 +110,12 @@ class Tape:
         common = self._common(timing, came, strict)
         self._put(Reset, common, came, options=options)
 
-    def stepped(
-        self, action: Given, options: Given, timing: Timing, came: "Outcome", *, strict: bool
-    ) -> None:
+    def stepped(self, action: Given, options: Given, timing: Timing, came: "Came", *, strict: bool) -> None:
         """An action was taken, or failed to be."""
         common = self._counted(timing, came, strict)
         self._put(Step, common, came, action=action, options=options)
 
-    def called_tool(self, name: str, arguments: Given, timing: Timing, came: "Outcome", *, form: str) -> None:
+    def called_tool(self, name: str, arguments: Given, timing: Timing, came: "Came", *, form: str) -> None:
         """A tool was called."""
         common = {**self._counted(timing, came, True), "name": name, "form": form}
         self._put(ToolCall, common, came, arguments=arguments)
@@ -103,13 +131,13 @@ class Tape:
         line = End(episode=self.episode, at=round(time.time(), 6), reason=reason)
         self._roll.put(self.episode, 100, lambda: write_line(line))
 
-    def _counted(self, timing: Timing, came: "Outcome", strict: bool) -> dict[str, Any]:
+    def _counted(self, timing: Timing, came: "Came", strict: bool) -> dict[str, Any]:
         if self.episode is None:  # some environments may be stepped without a reset
             self.episode, self.step = self._roll.next_episode(), 0
         self.step += 1
         return self._common(timing, came, strict)
 
-    def _common(self, timing: Timing, came: "Outcome", strict: bool) -> dict[str, Any]:
+    def _common(self, timing: Timing, came: "Came", strict: bool) -> dict[str, Any]:
         return {
             "session": self.session,
             "episode": self.episode,
@@ -117,10 +145,10 @@ class Tape:
             "at": round(timing.at, 6),
             "seconds": round(time.perf_counter() - timing.clock, 6),
             "strict": strict,
-            "wire": came.format.name if isinstance(came, Encoded) else "json",
+            "wire": came.format if isinstance(came, Encoded) else "json",
         }
 
-    def _put(self, kind: type[Call], common: dict[str, Any], came: "Outcome", **given: Given) -> None:
+    def _put(self, kind: type[CallLine], common: dict[str, Any], came: "Came", **given: Given) -> None:
         redactor = self._roll.redactor
 
         def render() -> bytes:
@@ -133,20 +161,32 @@ class Tape:
         self._roll.put(common["episode"], size, render)
 
 
-Outcome = Encoded | bytes | BaseException
+class Aborted(Exception):
+    """A call was given up while it ran."""
+
+
+RECORDED = frozenset({"reset", "step", "call_tool", "tool_result"})
+"""What is recorded: the operations that change an episode."""
+
+
+def _given(call: Call) -> Given:
+    return Given(call.data, BY_NAME[call.format]) if call.data else _NOTHING
+
+
+Came = Encoded | bytes | BaseException
 """What a call came to: an observation, a tool's answer, or why there is none."""
 
 
-def _told(came: Outcome) -> dict[str, Any]:
+def _told(came: Came) -> dict[str, Any]:
     """The fields of a line that say what came of a call."""
     if isinstance(came, Encoded):
         return {
-            "observation": _value(came.observation, came.format),
+            "observation": _value(came.observation, BY_NAME[came.format]),
             "reward": came.reward,
             "done": came.done,
             "terminated": came.terminated,
             "truncated": came.truncated,
-            "metadata": None if came.metadata is None else _value(came.metadata, came.format),
+            "metadata": None if came.metadata is None else _value(came.metadata, BY_NAME[came.format]),
         }
     if isinstance(came, bytes):
         return {"observation": msgspec.Raw(came)}
@@ -160,7 +200,7 @@ def _value(data: bytes, format: Format) -> Any:
     return msgspec.Raw(data) if format is JSON else format.read(data)
 
 
-def _size(came: Outcome) -> int:
+def _size(came: Came) -> int:
     if isinstance(came, Encoded):
         return len(came.observation) + len(came.metadata or b"")
     return len(came) if isinstance(came, bytes) else 200

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import APIRouter, FastAPI
 
@@ -27,7 +28,7 @@ from envtorch.settings import ServerMode, Settings
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
 
 if TYPE_CHECKING:
-    from envtorch.server.runners.process.process_launcher import Nursery
+    from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
 
@@ -40,6 +41,9 @@ class HTTPEnvServer:
     process of its own, loaded there by name. The action and observation classes may be left out where the
     environment class names them: `Environment[MyAction, MyObservation, MyState]`.
     """
+
+    requires_reset: ClassVar[bool | None] = None
+    """Whether a step before the first `reset` is refused; None where the environment's class says so."""
 
     def __init__(
         self,
@@ -67,9 +71,11 @@ class HTTPEnvServer:
             reset_observation=chosen.reset_observation_cls,
             name=chosen.name or factory.name,
         )
+        if self.requires_reset is not None:
+            self.spec = replace(self.spec, requires_reset=self.requires_reset)
         codec = self.codec = Codec(self.spec)
-        nursery = self._nursery(chosen.isolation) if chosen.isolation is not None else None
-        self.sessions = Sessions(factory, codec, chosen.concurrency(factory), nursery)
+        launcher = self._launcher(chosen.isolation) if chosen.isolation is not None else None
+        self.sessions = Sessions(factory, codec, chosen.concurrency(factory), launcher)
         self.mode = ServerMode.SIMULATION
         self.is_locked = False
         self.hosts = AllowedHosts()
@@ -80,7 +86,7 @@ class HTTPEnvServer:
 
         `preludes` name functions that each process calls before it loads anything else.
         """
-        self.sessions.isolate(self._nursery(isolation, preludes))
+        self.sessions.isolate(self._launcher(isolation, preludes))
 
     def make_room(self, sessions: int) -> None:
         """Hold at most that many sessions, whatever was said before; not once there are sessions."""
@@ -109,13 +115,13 @@ class HTTPEnvServer:
         )
         self.sessions.record(recorder)
 
-    def _nursery(self, isolation: str, preludes: Sequence[str] = ()) -> "Nursery":
+    def _launcher(self, isolation: str, preludes: Sequence[str] = ()) -> "ProcessLauncher":
         if isolation != "process":
             raise ConfigurationError(f"isolation is 'process' or left out, not {isolation!r}")
         # Here, so that a server with no processes to look after does not load what looks after them.
-        from envtorch.server.runners.process.process_launcher import Nursery
+        from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
-        return Nursery.of(self._factory, self.spec, preludes=preludes)
+        return ProcessLauncher.of(self._factory, self.spec, preludes=preludes)
 
     @property
     def active_sessions(self) -> int:

@@ -78,7 +78,7 @@ def episodes(subject: Subject) -> Iterator[Finding]:
                 "add one in `step`; trainers read it to cut episodes off",
                 Severity.WARNING,
             )
-        takes_id = player.binding.reset.keywords is None or "episode_id" in player.binding.reset.keywords
+        takes_id = player.binding.reset.takes("episode_id")
         if takes_id and _read(stepped, "episode_id") != "first":
             yield broken(
                 f"reset was given episode_id='first', and the state says {_read(stepped, 'episode_id')!r}",
@@ -167,8 +167,7 @@ def rewards(subject: Subject) -> Iterator[Finding]:
 def determinism(subject: Subject) -> Iterator[Finding]:
     """The same seed and the same actions give the same episode: on a fresh object, and on a used one."""
     with subject.player() as player:
-        keywords = player.binding.reset.keywords
-        if keywords is not None and "seed" not in keywords:
+        if not player.binding.reset.takes("seed"):
             yield Finding(
                 "determinism",
                 "reset takes no seed",

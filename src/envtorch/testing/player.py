@@ -1,14 +1,14 @@
 """Plays episodes on one environment object, in this process, and keeps what came back."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from envtorch.env import Environment
 from envtorch.protocol.binding import Binding
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.encoding import encode_value
-from envtorch.protocol.envelope import encode_observation
+from envtorch.protocol.encoding import encode_observation, encode_value
 from envtorch.protocol.flow import settle
 
 __all__ = ["Player"]
@@ -21,18 +21,20 @@ class Player:
         self.environment = environment
         self.codec = codec
         self.binding = Binding.of(environment)
+        self._reset = getattr(environment, self.binding.reset.attribute)
+        self._step = getattr(environment, self.binding.step.attribute)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def reset(self, options: Mapping[str, Any]) -> Any:
         """The first observation; options that `reset` does not take are left out."""
-        return self._settle(self.binding.reset.call(**self.binding.reset.accepted(options, strict=False)))
+        return self._settle(self._reset(**self.binding.reset.accepted(options, strict=False)))
 
     def step(self, action: Any) -> Any:
         """The observation after an action."""
-        return self._settle(self.binding.step.call(action))
+        return self._settle(self._step(action))
 
     def state(self) -> Any:
-        return self._settle(self.binding.state())
+        return self._settle(state() if inspect.ismethod(state := self.environment.state) else state)
 
     def close(self) -> None:
         try:

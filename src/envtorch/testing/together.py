@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from envtorch.batch_actions import Actions
 from envtorch.protocol.binding import Colour, own_step_many
 from envtorch.protocol.columns import rows_of, table_of
 from envtorch.protocol.encoding import encode_value
 from envtorch.testing.player import Player
 from envtorch.testing.report import Finding, NotRun, Severity
 from envtorch.testing.subject import Subject
-from envtorch.together import Actions
 
 __all__ = ["together"]
 

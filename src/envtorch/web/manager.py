@@ -11,8 +11,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.env import Environment
 from envtorch.errors import EnvironmentFailed, Unsupported
-from envtorch.protocol.host import EnvironmentHost
-from envtorch.recording.host import RecordedHost
+from envtorch.protocol.calls import Call
 from envtorch.types import EnvironmentMetadata
 from envtorch.web.episodes import Entry
 from envtorch.web.quick_start import quick_start
@@ -125,7 +124,7 @@ class WebManager:
         """Where the episode stands. Raises `RuntimeError` where the environment cannot tell."""
         branch = await self._ready(self._visit)
         try:
-            told = await branch.session.run(branch.session.host.state(), "state")
+            told = await branch.session.call(Call("state"))
         except EnvironmentFailed as error:
             raise RuntimeError(error.message) from error
         branch.state = json.loads(told)
@@ -227,9 +226,8 @@ def _on_loop() -> bool:
 
 
 def _environment(branch: Branch) -> Environment[Any, Any, Any]:
-    host = branch.session.host
-    host = host.host if isinstance(host, RecordedHost) else host
-    if not isinstance(host, EnvironmentHost):
+    host = branch.session.runner.host
+    if host is None:
         raise Unsupported(
             "the environment lives in a process of its own; only its calls can be made from here"
         )

@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 
 from envtorch.errors import EnvTorchError
+from envtorch.protocol.calls import Call
 from envtorch.web.cards import error_card, history, nothing_yet, result_card, transcript
 from envtorch.web.charts import lines
 from envtorch.web.episodes import Entry, folded
@@ -191,7 +192,7 @@ class PlayTab:
 
     async def _list_tools(self) -> tuple[Any, list[dict[str, Any]]]:
         try:
-            told = await self._subject.sessions.ask(lambda host: host.list_tools())
+            told = await self._subject.sessions.ask(Call("list_tools"))
         except EnvTorchError as error:
             gr.Warning(f"The tools could not be listed: {error}")
             return gr.update(choices=[]), []

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from envtorch.errors import EnvTorchError, InvalidAction, NotAllowed, SessionLost
-from envtorch.protocol.envelope import Encoded
-from envtorch.protocol.wire import http_observation
+from envtorch.protocol.calls import Call
+from envtorch.protocol.encoding import Encoded, encode_value
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
@@ -38,7 +38,7 @@ class Branch:
     async def reset(self, options: Mapping[str, Any], *, strict: bool = True) -> Entry:
         """Begin an episode."""
         began = time.perf_counter()
-        encoded = await self.session.run(self.session.host.reset(options, strict=strict), "reset")
+        encoded = await self.session.call(Call.reset(options, strict=strict))
         entry = _entry("reset", options, encoded, began)
         self.entries = [entry]
         await self._look_at_state()
@@ -48,7 +48,7 @@ class Branch:
         """Take one action. What the environment failed to do is kept in the history, and raised."""
         began = time.perf_counter()
         try:
-            encoded = await self.session.step(self.session.host.step(action, {}, strict=False))
+            encoded = await self.session.call(Call.step(encode_value(action, blame=InvalidAction)))
         except InvalidAction:
             raise  # it was never taken
         except EnvTorchError as error:
@@ -64,12 +64,12 @@ class Branch:
 
     async def _look_at_state(self) -> None:
         with suppress(EnvTorchError):  # an environment may have no state to tell
-            self.state = json.loads(await self.session.run(self.session.host.state(), "state"))
+            self.state = json.loads(await self.session.call(Call("state")))
 
     async def ask(self, method: str, *args: Any) -> Any:
         """What one of the environment's methods for the page answers; None where it has no such method."""
         try:
-            return await self.session.run(self.session.host.tasks(method, *args), "page")
+            return json.loads(await self.session.call(Call.with_arguments("tasks", method, *args)))
         except EnvTorchError as error:
             logger.debug("%s gave nothing: %s", method, error)
         except Exception:  # the author's code: the page goes on without its drawing
@@ -78,7 +78,7 @@ class Branch:
 
 
 def _entry(call: Any, sent: Mapping[str, Any], encoded: Encoded, began: float) -> Entry:
-    payload = json.loads(http_observation(encoded))
+    payload = json.loads(encoded.http_body())
     return Entry(
         call=call,
         sent=masked(dict(sent)),

@@ -1,8 +1,7 @@
 """`/harness`: a production server's conversation with a harness, event by event."""
 
 import asyncio
-from collections.abc import Generator
-from typing import Any
+from functools import partial
 
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -16,7 +15,7 @@ from envtorch.compat.harness.turns import (
     HarnessProtocolError,
 )
 from envtorch.errors import EnvTorchError, InvalidJSON, Unsupported
-from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.calls import Call, Perform
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import error_reply
 from envtorch.server.sessions.registry import Sessions
@@ -53,13 +52,13 @@ class HarnessDoor:
 
     async def _converse(self, websocket: WebSocket, session: Session) -> None:
         environment = _environment(session)
-        await session.run(session.host.reset({}, strict=False), "reset")
+        await session.call(Call.reset())
         started = {"session_id": session.id, "harness": environment.adapter.config.name}
         await websocket.send_text(write_json({"type": "session_started", "data": started}).decode())
         while True:
             message = await self._next_message(websocket)
             turn = _Turn(environment, websocket)
-            await session.run(turn.flow(message), "step")
+            await session.call(Perform("perform", function=partial(turn.run, message)))
             if turn.failure is not None:
                 await websocket.send_text(HarnessEvent.fatal(turn.failure).model_dump_json())
                 return
@@ -85,10 +84,7 @@ class _Turn:
         self._websocket = websocket
         self.failure: str | None = None
 
-    def flow(self, message: str) -> Generator[Any, Any, None]:
-        yield self._run(message)
-
-    async def _run(self, message: str) -> None:
+    async def run(self, message: str, environment: HarnessEnvironment) -> None:
         adapter = self._environment.adapter
         limit = adapter.config.session_timeout_s
         last = None
@@ -110,7 +106,7 @@ class _Turn:
 
 
 def _environment(session: Session) -> HarnessEnvironment:
-    host = session.host
-    if isinstance(host, EnvironmentHost) and isinstance(host.environment, HarnessEnvironment):
+    host = session.runner.host
+    if host is not None and isinstance(host.environment, HarnessEnvironment):
         return host.environment
-    raise Unsupported(f"{host.name} is no conversation with a harness in this process")
+    raise Unsupported(f"{session.runner.name} is no conversation with a harness in this process")

@@ -3,15 +3,15 @@
 In production mode it does not: `reset` and `step` are simulation control, and no door offers them there.
 """
 
+import json
 from typing import Any
 
 from envtorch.errors import EnvironmentFailed, InvalidAction
+from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.encoding import encode_value
-from envtorch.protocol.envelope import Encoded
+from envtorch.protocol.encoding import Encoded, encode_value
 from envtorch.protocol.jsonrpc import Code, RpcError
 from envtorch.protocol.mcp_result import failed_result, text_part
-from envtorch.protocol.wire import http_observation
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
@@ -37,22 +37,22 @@ class AgentTools:
         there the environment's tools are all that an agent uses."""
         if not self._may_step:
             return None
-        encoded: Encoded = await session.run(session.host.reset({}, strict=False))
-        if session.host.has_tools:
+        encoded: Encoded = await session.call(Call.reset())
+        if session.runner.has_tools:
             return None
-        return f"The episode has begun. First observation: {http_observation(encoded).decode()}"
+        return f"The episode has begun. First observation: {encoded.http_body().decode()}"
 
     async def list(self, session: Session) -> bytes:
         """The answer to `tools/list`."""
-        if session.host.has_tools:
-            return b'{"tools":%b}' % await session.run(session.host.list_tools())
+        if session.runner.has_tools:
+            return b'{"tools":%b}' % await session.call(Call("list_tools"))
         return self._step_alone()
 
     async def list_any(self, sessions: Sessions) -> bytes:
         """The answer to `tools/list` outside any session: every environment of a server has the same
         tools."""
         if (await sessions.spare()).has_tools:
-            return b'{"tools":%b}' % await sessions.ask(lambda host: host.list_tools())
+            return b'{"tools":%b}' % await sessions.ask(Call("list_tools"))
         return self._step_alone()
 
     def _step_alone(self) -> bytes:
@@ -75,15 +75,16 @@ class AgentTools:
         if not isinstance(arguments, dict):
             raise RpcError(Code.INVALID_PARAMS, "'arguments' must be an object")
         try:
-            if session.host.has_tools:
-                return await session.step(session.host.tool_result(name, arguments))
+            if session.runner.has_tools:
+                result: bytes = await session.call(Call.with_arguments("tool_result", name, arguments))
+                return result
             if name != STEP or not self._may_step:
                 raise RpcError(Code.INVALID_PARAMS, f"Unknown tool: {name!r}")
-            return _stepped(await session.step(session.host.step(arguments, {}, strict=False)))
+            return _stepped(await session.call(Call.step(json.dumps(arguments).encode())))
         except (EnvironmentFailed, InvalidAction) as error:
             return failed_result(str(error))
 
 
 def _stepped(encoded: Encoded) -> bytes:
-    body = http_observation(encoded)
+    body = encoded.http_body()
     return b'{"content":[%b],"structuredContent":%b,"isError":false}' % (text_part(body.decode()), body)

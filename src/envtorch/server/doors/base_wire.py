@@ -5,10 +5,12 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 
-from envtorch.errors import EnvTorchError, InvalidAction, MessageTooLarge, NotAllowed
-from envtorch.protocol.formats import JSON
-from envtorch.protocol.messages import Close, Mcp, Request, Step, action_in, decode
-from envtorch.protocol.wire import Reply, error_reply, mcp_reply
+from envtorch.errors import EnvTorchError, MessageTooLarge, NotAllowed
+from envtorch.protocol.calls import Call
+from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.messages import Close, Mcp, Request, Reset, State, Step, decode
+from envtorch.protocol.wire import Reply, error_reply, mcp_reply, observation_reply, state_reply
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.connection import Backlog, Line
@@ -17,7 +19,7 @@ from envtorch.settings import ServerMode
 __all__ = ["BaseConversation"]
 
 WAITING_LIMIT = 16
-"""How many requests may wait for their turn before no more are read."""
+"""How many frames may wait for the answer to the one before them; then no more are read."""
 
 
 class BaseConversation:
@@ -34,7 +36,7 @@ class BaseConversation:
         self._waiting: deque[bytes] = deque()
         self._is_busy = False
         self._is_over = False
-        self._may_step = mode is ServerMode.SIMULATION
+        self._is_answering = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
 
     def begin(self, session: Session, finish: Callable[[], object]) -> None:
@@ -43,85 +45,76 @@ class BaseConversation:
         self._finish = finish
 
     def take(self, frame: bytes) -> None:
-        """Answer a frame at once, or when those before it are answered."""
-        session = self._session
-        if self._is_over or session is None:
+        """Answer a frame when those before it are answered."""
+        if self._is_over or self._session is None:
             return
-        if not self._is_busy:
-            self._answer(session, frame)
+        if self._is_busy or self._is_answering:
+            self._waiting.append(frame)
+            self._backlog.add(len(frame))
             return
-        self._waiting.append(frame)
-        self._backlog.add(len(frame))
+        self._is_answering = True
+        self._answer_frame(self._session, frame)
+        self._is_answering = False
+        self._answer_next(self._session)
 
-    def _answer(self, session: Session, frame: bytes) -> None:
+    def _answer_next(self, session: Session) -> None:
+        """Answer what waits. An answer that is there at once comes back here, and is not nested."""
+        if self._is_answering:
+            return
+        self._is_answering = True
+        while self._waiting and not (self._is_busy or self._is_over):
+            frame = self._waiting.popleft()
+            self._answer_frame(session, frame)
+            self._backlog.remove(len(frame))
+        self._is_answering = False
+
+    def _answer_frame(self, session: Session, frame: bytes) -> None:
+        self._is_busy = True
         try:
             if len(frame) > self._max_bytes:
                 raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
-            if not (self._may_step and self._step_at_once(session, frame)):
-                self._take_up(session, decode(frame))
+            self._context.run(self._answer, session, decode(frame))
         except EnvTorchError as error:
-            self._line.send(error_reply(error).frame())
+            self._replied(error_reply(error))
 
-    def _step_at_once(self, session: Session, frame: bytes) -> bool:
-        """Answer a frame like most, of an environment like many; False, and nothing done, for any other."""
-        action = action_in(frame)
-        if action is None:
-            return False
-        try:
-            reply = session.step_at_once(action)
-        except InvalidAction:
-            request = decode(frame)  # raises, if it is the frame that is wrong
-            if type(request) is Step and bytes(request.data) == action:
-                raise
-            return False
-        if reply is None:
-            return False
-        self._line.send(reply.frame())
-        return True
-
-    def _take_up(self, session: Session, request: Request) -> None:
-        if type(request) is Step and self._may_step:
-            action = bytes(request.data)
-            reply = session.step_at_once(action)
-            if reply is not None:
-                self._line.send(reply.frame())
-                return
-            if session.start_step(action, JSON, self._replied) is not None:
-                self._is_busy = True
-                return
+    def _answer(self, session: Session, request: Request) -> None:
         if isinstance(request, Close):
             self._is_over = True
             self._line.close()
             if self._finish is not None:
                 self._finish()
-            return
-        self._is_busy = True
-        work = self._reply(session, request)
-        task = asyncio.get_running_loop().create_task(work, context=self._context)
-        task.add_done_callback(lambda task: self._replied(task.result(), None))
+        elif isinstance(request, Mcp):
+            task = asyncio.get_running_loop().create_task(self._call_tools(session, request))
+            task.add_done_callback(lambda task: self._replied(task.result()))
+        else:
+            session.submit(self._call(request)).then(self._settled)
 
-    async def _reply(self, session: Session, request: Request) -> Reply:
+    def _call(self, request: Reset | Step | State) -> Call:
+        if self._mode is ServerMode.PRODUCTION:
+            raise NotAllowed(
+                f"{type(request).__name__.lower()} is simulation control, and this server runs in "
+                "production mode: use the environment's tools"
+            )
+        if isinstance(request, Step):
+            return Call("step", bytes(request.data))
+        return Call.reset(request.data) if isinstance(request, Reset) else Call("state")
+
+    async def _call_tools(self, session: Session, request: Mcp) -> Reply:
         try:
-            if isinstance(request, Mcp):
-                return mcp_reply(await self._rpc.answer(bytes(request.data), own=session))
-            assert not isinstance(request, Close)
-            if self._mode is ServerMode.PRODUCTION:
-                raise NotAllowed(
-                    f"{type(request).__name__.lower()} is simulation control, and this server runs in "
-                    "production mode: use the environment's tools"
-                )
-            flow = session.host.reply(request, strict=False)
-            return await (session.step(flow) if isinstance(request, Step) else session.run(flow))
+            return mcp_reply(await self._rpc.answer(bytes(request.data), own=session))
         except EnvTorchError as error:
             return error_reply(error)
 
-    def _replied(self, reply: Reply | None, error: EnvTorchError | None) -> None:
+    def _settled(self, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            self._replied(error_reply(outcome.error))
+        elif isinstance(outcome.result, Encoded):
+            self._replied(observation_reply(outcome.result))
+        else:
+            self._replied(state_reply(outcome.result))
+
+    def _replied(self, reply: Reply) -> None:
         self._is_busy = False
-        reply = reply if error is None else error_reply(error)
-        assert reply is not None
         self._line.send(reply.frame())
-        while self._waiting and not (self._is_busy or self._is_over):
-            assert self._session is not None
-            frame = self._waiting.popleft()
-            self._answer(self._session, frame)
-            self._backlog.remove(len(frame))
+        if self._session is not None:
+            self._answer_next(self._session)

@@ -5,24 +5,27 @@ their replies wait in the session's ledger for whoever takes it up again.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from envtorch.errors import (
-    Cancelled,
     EnvTorchError,
+    InvalidAction,
     MessageTooLarge,
     NotAllowed,
     ProtocolError,
     SessionLost,
+    UnknownMessage,
 )
-from envtorch.protocol.batch import Steps
+from envtorch.protocol.batch import Steps, write_rows
+from envtorch.protocol.calls import Call
+from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.extended import (
-    NOTHING,
     Attach,
     Cancel,
     Fork,
@@ -32,36 +35,34 @@ from envtorch.protocol.extended import (
     error_reply,
     read_envelope,
     read_frame,
-    simulation_request,
     write_frame,
 )
 from envtorch.protocol.formats import Format
+from envtorch.protocol.ledger import Outcome
 from envtorch.protocol.messages import read_json, write_json
-from envtorch.protocol.wire import Reply, mcp_reply
-from envtorch.server.doors.mcp_rpc import RpcDoor
-from envtorch.server.runners.thread_results import Mailbox
-from envtorch.server.sessions.batches import Batch
-from envtorch.server.sessions.lineups import Lineups
-from envtorch.server.sessions.outcomes import Outcome
+from envtorch.protocol.wire import Reply
+from envtorch.server.doors.mcp_rpc import OwnCall, RpcDoor
+from envtorch.server.sessions.batch_steps import Share, StepsTogether
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.remote_sessions import LivesElsewhere
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.connection import Backlog, Line
-from envtorch.server.transport.express import ExpressDelivery
 from envtorch.settings import ServerMode
 
 __all__ = ["ExtendedConversation"]
 
 SUPPORTS = ("cancel", "batch", "channels", "steps", "columns")
+TAKEN_OVER = 4000
+"""The close code for a socket whose last session another socket has taken up."""
+
 WAITING_LIMIT = 256
 """How many requests of a socket may wait for their answers before no more are read."""
 WAITING_PER_CHANNEL = 4
 """How many more may wait for each session on the socket."""
-TAKEN_OVER = 4000
-"""The close code for a socket whose last session another socket has taken up."""
+NO_CHANNEL = -1
+"""The channel of a message that is for several."""
 
 Control = Callable[[Message], Coroutine[Any, Any, Reply]]
-Call = Callable[[Session, Message], Coroutine[Any, Any, Reply]]
 
 
 class ExtendedConversation:
@@ -83,12 +84,10 @@ class ExtendedConversation:
         self._sessions = sessions
         self._rpc = rpc
         self._mode = mode
-        self._may_step = mode is ServerMode.SIMULATION
         self._channels: dict[int, Session] = {}
-        self._lineups = Lineups()
         self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
-        self._mailbox = Mailbox.of(asyncio.get_running_loop())
+        self._batches: dict[int, list[tuple[int, Encoded]]] = {}
         self._will_flush = self._is_over = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -97,7 +96,6 @@ class ExtendedConversation:
             "attach": self._attach,
             "cancel": self._cancel,
         }
-        self._calls: dict[str, Call] = {"mcp": self._mcp, "fork": self._fork}
 
     async def serve(self) -> None:
         """Converse until the socket ends; then let the sessions go, to be taken up again or to expire."""
@@ -112,14 +110,12 @@ class ExtendedConversation:
             for session in set(self._channels.values()):
                 session.drop(self)
             self._channels.clear()
-            self._lineups.forget()
             self._far.close()
 
     # In.
 
     def take(self, frame: bytes) -> None:
         """Answer what can be answered at once, and start the rest."""
-        self._mailbox.look()  # an answer that went past us may be what this frame is about
         if len(frame) > self._max_bytes:
             self._refuse(frame)
             return
@@ -127,8 +123,6 @@ class ExtendedConversation:
             batch = read_frame(frame, self._format)
         except EnvTorchError as error:
             self._send(Message.of(error_reply(error, self._format), id=None, ch=0))
-            return
-        if len(batch) == 1 and not self._outbox and self._step_alone(batch[0]):
             return
         self._will_flush = True
         for message in batch:
@@ -144,37 +138,11 @@ class ExtendedConversation:
         refusal = MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
         self._answer(asked or Message("error"), error_reply(refusal, self._format))
 
-    def _step_alone(self, message: Message) -> bool:
-        """Answer one new step that need not wait, as most frames are; False, and nothing done, otherwise."""
-        session = self._stepped_by(message)
-        if session is None:
-            return False
-        assert message.id is not None
-        settled = session.settle_step(message.id, bytes(message.data), self._format, message.ack)
-        if settled is None:
-            return False
-        reply = settled.reply if settled.error is None else error_reply(settled.error, self._format)
-        assert reply is not None
-        told = Message(reply.type, message.id, message.ch, msgspec.Raw(reply.data))
-        self._line.send(self._format.write(told), binary=self._format.is_binary)
-        return True
-
-    def _stepped_by(self, message: Message) -> Session | None:
-        """The session that a message steps, as for the first time, with no deadline; None for all else."""
-        if message.type != "step" or message.timeout_s is not None or not self._may_step:
-            return None
-        session = self._channels.get(message.ch)
-        if session is None or message.id is None or message.id <= session.ledger.newest:
-            return None
-        return session if message.data is not NOTHING else None
-
     def _dispatch(self, message: Message) -> None:
         if message.id is None:
             raise ProtocolError("every request on this wire carries an id, a whole number")
         if message.type == "steps":
             self._steps(message, message.id)
-            return
-        if self._step(message, message.id):
             return
         control = self._controls.get(message.type)
         if control is not None and not (message.type == "cancel" and message.ch in self._far.held):
@@ -183,104 +151,106 @@ class ExtendedConversation:
         session = self._channels.get(message.ch)
         if session is None:
             self._forward(message)
-            return
-        if message.type == "close":
+        elif message.type == "close":
             # Now, not when its task gets to run: by then the socket may be gone, and the session detached.
             del self._channels[message.ch]
-            self._lineups.forget()
             self._spawn(self._control(message, partial(self._release, session)))
-            return
-        if message.ack is not None:
-            session.ledger.acknowledge(message.ack)
-        call = self._calls.get(message.type, self._simulate)
-        self._await(message, session.once(message.id, partial(call, session, message), self._context))
+        else:
+            self._submit(session, message, message.id)
 
-    def _step(self, message: Message, id: int) -> bool:
-        """Take a new step the short way; False when it has to go the long one."""
-        session = self._stepped_by(message)
-        if session is None:
-            return False
-        delivery = self._express(session, message, id)
-        tell = partial(self._stepped, message, delivery)
-        action = bytes(message.data)
-        self._backlog.add(len(action))
-        if session.step_once(id, action, self._format, tell, message.ack, delivery):
-            return True
-        self._backlog.remove(len(action))
-        return False
+    def _submit(self, session: Session, message: Message, id: int) -> None:
+        """Have a request made in its session, and answer it when it is settled."""
+        digest = hash((message.type, bytes(message.data)))
+        tell = partial(self._settled, message)
+        if message.type == "fork":
+            outcome = session.once(id, digest, message.ack, partial(self._fork, session, message))
+        elif message.type == "mcp":
+            asked = self._rpc.own_call(self._json_of(message), session)
+            if isinstance(asked, bytes):
+                outcome = session.once(id, digest, message.ack, partial(self._rpc_elsewhere, session, asked))
+            else:
+                outcome = self._call(session, asked.call, message, id, digest)
+            tell = partial(self._mcp_settled, message, asked)
+        else:
+            outcome = self._call(session, self._simulation_call(message), message, id, digest)
+        self._await(message, outcome, tell)
 
-    def _express(self, session: Session, message: Message, id: int) -> ExpressDelivery | None:
-        """A way past the loop, for the answer to the only call that runs."""
-        if not session.delivers or self._sessions.is_busy or len(self._channels) != 1 or self._outbox:
-            return None
-        direct = self._line.direct()
-        return (
-            ExpressDelivery(direct, self._format, id=id, channel=message.ch) if direct is not None else None
+    def _call(self, session: Session, call: Call, message: Message, id: int, digest: int) -> Outcome:
+        return self._context.run(
+            session.submit,
+            call,
+            id=id,
+            digest=digest,
+            acknowledged=message.ack,
+            timeout_s=message.timeout_s,
         )
 
-    def _stepped(self, message: Message, delivery: ExpressDelivery | None, outcome: Outcome) -> None:
-        self._backlog.remove(_size(message))
-        if delivery is None or not delivery.is_claimed:  # else its thread has answered
-            self._answered(message, outcome)
+    def _simulation_call(self, message: Message) -> Call:
+        """`reset`, `step` or `state`."""
+        if message.type not in ("reset", "step", "state"):
+            raise UnknownMessage(f"Unknown message type: {message.type[:200]}")
+        data = bytes(message.data)
+        if message.type == "step" and not data:
+            raise InvalidAction("step has no data: it is the action")
+        self._require_simulation(message)
+        keywords = {"timeout_s": message.timeout_s} if message.timeout_s is not None else {}
+        if message.type == "step" and keywords:
+            return Call.step(data, self._format, strict=True, keywords=keywords)
+        return Call(message.type, data, self._format.name, strict=True)
 
-    def _await(self, message: Message, outcome: Outcome) -> None:
-        """Answer with an outcome, now or when it is there."""
-        if outcome.done():
-            self._answered(message, outcome)
-        else:
-            assert isinstance(outcome, asyncio.Future)
-            self._backlog.add(_size(message))
-            outcome.add_done_callback(partial(self._answered_later, message))
+    def _await(self, message: Message, outcome: Outcome, tell: Callable[[Outcome], None]) -> None:
+        """Answer with an outcome, now or when it is there. A socket with too many that wait is not read."""
+        if outcome.is_settled:
+            tell(outcome)
+            return
+        size = len(bytes(message.data))
+        self._backlog.add(size)
+        outcome.then(partial(self._arrived, size, tell))
 
-    def _answered_later(self, message: Message, outcome: Outcome) -> None:
-        self._backlog.remove(_size(message))
-        self._answered(message, outcome)
+    def _arrived(self, size: int, tell: Callable[[Outcome], None], outcome: Outcome) -> None:
+        self._backlog.remove(size)
+        tell(outcome)
 
     def _steps(self, message: Message, id: int) -> None:
-        """Take the steps of many sessions together; one by one, those that cannot be."""
+        """The steps of many sessions: one call where their author wrote that, else each in its session.
+
+        What is settled at the same time is answered in one message.
+        """
         asked = control_data(message, Steps, self._format)
-        postponed = self._batch(message, id, asked)
-        if not postponed:
-            return
-        actions = asked.rows(self._format)
-        for place in postponed:
-            one = Message("step", id, asked.ch[place], actions[place], message.timeout_s, message.ack)
-            try:
-                self._dispatch(one)
-            except EnvTorchError as error:
-                self._answer(one, error_reply(error, self._format))
-
-    def _batch(self, message: Message, id: int, asked: Steps) -> Sequence[int]:
-        """Answer a batch at once; the places in it of those that are left."""
-        everybody = range(len(asked.ch))
-        if message.timeout_s is not None or not self._may_batch:
-            return everybody
-        lineup = self._lineups.of(asked.ch, self._channels)
-        if lineup is None:
-            return everybody
-        batch = Batch.of(asked, lineup, id=id, format=self._format, acknowledged=message.ack)
-        if batch is None:
-            return everybody
-        columns = batch.run()
-        if columns is not None:
-            self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(columns)))
-        for channel in batch.apart:
-            outcome = self._channels[channel].outcome(id)
-            assert outcome is not None
-            self._answered(Message("step", id=id, ch=channel), outcome)
-        return [asked.ch.index(channel) for channel in batch.postponed]
-
-    @property
-    def _may_batch(self) -> bool:
-        return self._mode is ServerMode.SIMULATION and self._sessions.is_plain
-
-    async def _simulate(self, session: Session, message: Message) -> Reply:
-        request = simulation_request(message, self._format)
         self._require_simulation(message)
-        flow = session.host.reply(request, strict=True, format=self._format, timeout_s=message.timeout_s)
-        if message.type == "step":
-            return await session.step(flow, timeout_s=message.timeout_s)
-        return await session.run(flow, message.type, timeout_s=message.timeout_s)
+        sessions = [self._channels.get(channel) for channel in asked.ch]
+        if message.timeout_s is None:
+            together = StepsTogether.of(asked, sessions, id, self._format)
+            if together is not None:
+                self._step_together(together, asked, message, id)
+                return
+        for channel, session, action in zip(asked.ch, sessions, asked.rows(self._format), strict=True):
+            one = Message("step", id, channel, action, message.timeout_s, message.ack)
+            if session is None:
+                self._forward_or_refuse(one)
+                continue
+            outcome = self._context.run(
+                session.submit,
+                self._simulation_call(one),
+                id=id,
+                acknowledged=message.ack,
+                timeout_s=message.timeout_s,
+            )
+            self._await(one, outcome, partial(self._stepped, one))
+
+    def _step_together(self, together: StepsTogether, asked: Steps, message: Message, id: int) -> None:
+        outcomes = together.run(asked.ch, id, message.ack, self._format)
+        if together.columns is not None:
+            self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(together.columns)))
+            return
+        for channel, outcome in zip(asked.ch, outcomes, strict=True):
+            self._stepped(Message("step", id=id, ch=channel), outcome)
+
+    def _forward_or_refuse(self, message: Message) -> None:
+        try:
+            self._forward(message)
+        except EnvTorchError as error:
+            self._answer(message, error_reply(error, self._format))
 
     def _require_simulation(self, message: Message) -> None:
         if self._mode is ServerMode.PRODUCTION:
@@ -293,12 +263,24 @@ class ExtendedConversation:
         told = [{"session_id": new.id, "token": new.token, "grace_s": new.unheld_s} for new in copies]
         return Reply("forked", self._format.write({"sessions": told}), self._format)
 
-    async def _mcp(self, session: Session, message: Message) -> Reply:
-        if not self._format.is_binary:
-            return mcp_reply(await self._rpc.answer(bytes(message.data), own=session))
-        asked = write_json(self._format.read(bytes(message.data)))  # JSON-RPC is JSON, whatever carries it
-        answer = read_json(await self._rpc.answer(asked, own=session))
-        return Reply("mcp", self._format.write(answer), self._format)
+    def _json_of(self, message: Message) -> bytes:
+        """The JSON-RPC request in an `mcp` message: it is JSON, whatever carries it."""
+        data = bytes(message.data)
+        return write_json(self._format.read(data)) if self._format.is_binary else data
+
+    async def _rpc_elsewhere(self, session: Session, text: bytes) -> bytes:
+        return await self._rpc.answer(text, own=session)
+
+    def _mcp_settled(self, message: Message, asked: "OwnCall | bytes", outcome: Outcome) -> None:
+        if isinstance(asked, bytes):
+            if outcome.error is not None:
+                self._settled(message, outcome)
+                return
+            response = outcome.result
+        else:
+            response = asked.response(outcome)
+        data = self._format.write(read_json(response)) if self._format.is_binary else response
+        self._answer(message, Reply("mcp", data, self._format))
 
     def _forward(self, message: Message) -> None:
         """Pass a request on to the worker that has this channel's session."""
@@ -365,7 +347,7 @@ class ExtendedConversation:
         """What may be asked of a session here. Whether its environment can be copied, only a copy tells."""
         can_fork = self._mode is ServerMode.SIMULATION and not self._sessions.factory.is_shared
         told = [*SUPPORTS, "fork"] if can_fork else list(SUPPORTS)
-        told += ["together"] if session.steps_together else []
+        told += ["together"] if session.runner.steps_together is not None else []
         return [*told, "isolation"] if self._sessions.is_isolated else told
 
     async def _release(self, session: Session, message: Message) -> Reply:
@@ -382,13 +364,43 @@ class ExtendedConversation:
 
     # Out.
 
-    def _answered(self, message: Message, task: Outcome) -> None:
-        error = Cancelled("the request was taken back") if task.cancelled() else task.exception()
-        if error is None:
-            self._answer(message, task.result())
+    def _settled(self, message: Message, outcome: Outcome) -> None:
+        """Answer one request."""
+        if outcome.error is not None:
+            self._answer(message, error_reply(outcome.error, self._format))
+            return
+        result = outcome.result
+        if isinstance(result, Share):
+            result = result.encoded()
+        if isinstance(result, Encoded):
+            self._answer(message, Reply("observation", result.data(), self._format))
+        elif isinstance(result, Reply):
+            self._answer(message, result)
         else:
-            assert isinstance(error, EnvTorchError), error
-            self._answer(message, error_reply(error, self._format))
+            self._answer(message, Reply("state", result, self._format))
+
+    def _stepped(self, message: Message, outcome: Outcome) -> None:
+        """One step of a batch is settled: answer it with the others that are settled in this turn."""
+        if outcome.error is not None or not isinstance(outcome.result, Encoded):
+            self._settled(message, outcome)
+            return
+        assert message.id is not None
+        self._batches.setdefault(message.id, []).append((message.ch, outcome.result))
+        self._flush_soon()
+
+    def _written_batches(self) -> list[Message]:
+        batches, self._batches = self._batches, {}
+        written = []
+        for id, steps in batches.items():
+            if len(steps) == 1:
+                channel, encoded = steps[0]
+                written.append(Message("observation", id, channel, msgspec.Raw(encoded.data())))
+                continue
+            steps.sort(key=itemgetter(0))
+            channels = [channel for channel, _ in steps]
+            data = write_rows([encoded for _, encoded in steps], channels, self._format)
+            written.append(Message("observations", id=id, ch=NO_CHANNEL, data=msgspec.Raw(data)))
+        return written
 
     def _answer(self, message: Message, reply: Reply) -> None:
         self._send(Message.of(reply, id=message.id, ch=message.ch))
@@ -396,6 +408,9 @@ class ExtendedConversation:
     def _send(self, message: Message) -> None:
         """Replies that come together travel together, as one frame; a single session's come one by one."""
         self._outbox.append(message)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if self._will_flush:
             return
         if len(self._channels) + len(self._far.held) < 2:
@@ -406,6 +421,8 @@ class ExtendedConversation:
 
     def _flush(self) -> None:
         self._will_flush = False
+        if self._batches:
+            self._outbox += self._written_batches()
         outbox, self._outbox = self._outbox, []
         if outbox:
             self._line.send(write_frame(outbox, self._format), binary=self._format.is_binary)
@@ -418,7 +435,6 @@ class ExtendedConversation:
     def lost(self, session: Session) -> None:
         """Another socket has taken a session over."""
         self._channels = {ch: held for ch, held in self._channels.items() if held is not session}
-        self._lineups.forget()
         self._far_lost()
 
     def _far_lost(self) -> None:
@@ -436,8 +452,3 @@ class ExtendedConversation:
     def _task_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         self._backlog.remove(0)
-
-
-def _size(message: Message) -> int:
-    """How many bytes of a request wait with it."""
-    return memoryview(message.data).nbytes

@@ -8,9 +8,10 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import msgspec
@@ -23,11 +24,10 @@ from starlette.routing import Match, Mount
 from starlette.types import Receive, Scope, Send
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, SessionLost
+from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.envelope import Encoded
-from envtorch.protocol.host import Host
-from envtorch.protocol.messages import write_json
-from envtorch.protocol.wire import http_observation
+from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.messages import read_json, write_json
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
@@ -281,7 +281,7 @@ class HttpDoor:
         asked = _read(ResetRequest, body) if body.strip() not in (b"", b"null") else ResetRequest()
         session = self._named(request) or await self._new_session()
         options = asked.model_dump(exclude_unset=True)
-        call = partial(self._reset, session, options)
+        call = Call.reset(options)
         return self._observed(session, await _once(session, options.get("request_id"), call))
 
     async def step(self, request: Request) -> Response:
@@ -289,21 +289,13 @@ class HttpDoor:
         require_json(request)
         action, options = _read_step(await request.body())
         session = await self._session(request)
-        return self._observed(
-            session, await _once(session, options.request_id, partial(self._step, session, action, options))
-        )
-
-    async def _reset(self, session: Session, options: dict[str, Any]) -> Encoded:
-        return await session.run(session.host.reset(options, strict=False), "reset")
-
-    async def _step(self, session: Session, action: bytes, options: StepOptions) -> Encoded:
-        flow = session.host.step(action, options.model_dump(exclude_unset=True), strict=False)
-        return await session.step(flow, timeout_s=options.timeout_s)
+        call = Call.step(action, keywords=options.model_dump(exclude_unset=True))
+        return self._observed(session, await _once(session, options.request_id, call, options.timeout_s))
 
     async def state(self, request: Request) -> Response:
         """Where the caller's episode stands: every field, whatever class the state has."""
         session = await self._session(request)
-        state = await session.run(session.host.state(), "state")
+        state = await session.call(Call("state"))
         return Response(state, media_type="application/json")
 
     async def close(self, request: Request) -> Response:
@@ -317,7 +309,7 @@ class HttpDoor:
 
     def _observed(self, session: Session, encoded: Encoded) -> Response:
         token = session.token.encode()
-        response = Response(http_observation(encoded), media_type="application/json")
+        response = Response(encoded.http_body(), media_type="application/json")
         response.raw_headers += [
             (b"envtorch-session", token),
             (b"set-cookie", b"EnvTorch-Session=%b; HttpOnly; Path=/; SameSite=strict" % token),
@@ -369,27 +361,21 @@ class HttpDoor:
 
     async def metadata(self, request: Request) -> Response:
         """Name, description and version, as the environment tells them."""
-        metadata = await self._ask(lambda host: host.metadata())
-        return Response(metadata.model_dump_json(), media_type="application/json")
+        return Response(await self._ask(Call("metadata")), media_type="application/json")
 
     async def schema(self, request: Request) -> Response:
         """JSON schemas of everything that travels."""
-        return JSONResponse(self._codec.schemas(state=await self._state_class()))
+        schemas = self._codec.schemas()
+        with suppress(EnvironmentFailed):  # an environment may have no state before its first reset
+            schemas["state"] = read_json(await self._ask(Call("state_schema")))
+        return JSONResponse(schemas)
 
-    async def _state_class(self) -> type:
-        declared: type = self._codec.spec.state
-        try:
-            actual: type = await self._ask(lambda host: host.state_class())
-        except EnvironmentFailed:
-            return declared  # an environment may have no state before its first reset
-        return actual if issubclass(actual, declared) else declared
-
-    async def _ask(self, question: Callable[[Host], Generator[Any, Any, T]]) -> T:
+    async def _ask(self, call: Call) -> Any:
         """What some environment answers; another one, where that one's session is closing."""
         deadline = time.monotonic() + CLOSING_S
         while True:
             try:
-                return await self._sessions.ask(question)
+                return await self._sessions.ask(call)
             except SessionLost:
                 if time.monotonic() > deadline:
                     raise
@@ -401,14 +387,15 @@ class HttpDoor:
         A recording that cannot be written is told here either way; it makes the server unready only where
         every call has to be recorded.
         """
-        recorder = self._sessions.recorder
-        told = {} if recorder is None or recorder.problem is None else {"recording": recorder.problem}
+        recorder, stuck = self._sessions.recorder, self._sessions.stuck
+        told: dict[str, Any] = {"stuck": stuck} if stuck else {}
+        told |= {} if recorder is None or recorder.problem is None else {"recording": recorder.problem}
         if recorder is not None and recorder.refuses_calls:
             return JSONResponse({"ready": False, "detail": "recording failed"} | told, status_code=503)
         if self._sessions.draining:
             return JSONResponse({"ready": False, "detail": "draining"}, status_code=503)
         if self._sessions.slots.is_full:
-            return JSONResponse({"ready": False, "detail": "full"}, status_code=503)
+            return JSONResponse({"ready": False, "detail": "full"} | told, status_code=503)
         return JSONResponse({"ready": True} | told)
 
     async def metrics(self, request: Request) -> Response:
@@ -420,7 +407,13 @@ class HttpDoor:
         from envtorch.server.telemetry.exposition import Metrics
 
         sessions = self._sessions
-        return Metrics(sessions.meter, sessions.phases, lambda: sessions.slots.waiting, sessions.recorder)
+        return Metrics(
+            sessions.meter,
+            sessions.phases,
+            lambda: sessions.slots.waiting,
+            lambda: sessions.stuck,
+            sessions.recorder,
+        )
 
     async def health(self, request: Request) -> Response:
         """200 when an environment can be built, 503 and the reason when not."""
@@ -478,12 +471,12 @@ def _body_of(model: type[BaseModel], *, required: bool) -> dict[str, Any]:
 
 
 async def _once(
-    session: Session, request_id: str | None, call: Callable[[], Coroutine[Any, Any, Encoded]]
+    session: Session, request_id: str | None, call: Call, timeout_s: float | None = None
 ) -> Encoded:
-    """What a call comes to; with a `request_id`, what it came to the first time."""
-    if request_id is None:
-        return await call()
-    return await asyncio.shield(session.once(request_id, call))
+    """What came of a call; with a `request_id`, what came of it the first time."""
+    digest = hash((call.operation, call.data))
+    encoded: Encoded = await session.call(call, id=request_id, digest=digest, timeout_s=timeout_s)
+    return encoded
 
 
 def _token(request: Request) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -10,15 +10,31 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.errors import EnvTorchError
-from envtorch.protocol.host import Host
+from envtorch.protocol.calls import Call
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
+from envtorch.protocol.ledger import Outcome
+from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.asgi_frames import receive_frame, send_frame
 
-__all__ = ["RpcDoor"]
+__all__ = ["OwnCall", "RpcDoor"]
 
 Handler = Callable[[dict[str, Any], Session | None], Awaitable[bytes]]
+
+
+class OwnCall(NamedTuple):
+    """A request for the tools of a socket's own session, as a call."""
+
+    call: Call
+    id: RequestId
+    is_list: bool
+
+    def response(self, outcome: Outcome) -> bytes:
+        """The JSON-RPC response, given what came of the call."""
+        if outcome.error is not None:
+            return failure(self.id, RpcError.of(outcome.error))
+        return success(self.id, b'{"tools":%b}' % outcome.result if self.is_list else outcome.result)
 
 
 class RpcDoor:
@@ -78,6 +94,18 @@ class RpcDoor:
         except EnvTorchError as error:
             return failure(id, RpcError.of(error))
 
+    def own_call(self, text: bytes, own: Session) -> OwnCall | bytes:
+        """A request for the tools of a socket's own session, as a call; any other unchanged, for `answer`."""
+        try:
+            request = decode(text)
+            if request.method == "tools/list" and own.runner.has_tools:
+                return OwnCall(Call("list_tools"), request.id, is_list=True)
+            if request.method == "tools/call" and own.runner.has_tools:
+                return OwnCall(_tool_call(request.params), request.id, is_list=False)
+        except RpcError:
+            pass  # `answer` says what is wrong with it
+        return text
+
     def _handler(self, request: JsonRpcRequest) -> Handler:
         handler = self._methods.get(request.method)
         if handler is None:
@@ -91,20 +119,16 @@ class RpcDoor:
         session = own or (self._find(str(named)) if named is not None else None)
         if session is None:  # any environment of this server has the same tools
             _require_tools(await self._sessions.spare())
-            return b'{"tools":%b}' % await self._sessions.ask(lambda host: host.list_tools())
-        _require_tools(session.host)
-        return b'{"tools":%b}' % await session.run(session.host.list_tools())
+            return b'{"tools":%b}' % await self._sessions.ask(Call("list_tools"))
+        _require_tools(session.runner)
+        return b'{"tools":%b}' % await session.call(Call("list_tools"))
 
     async def _call_tool(self, params: dict[str, Any], own: Session | None) -> bytes:
-        name = params.get("name")
-        if not isinstance(name, str) or not name:
-            raise RpcError(Code.INVALID_PARAMS, "Missing 'name' in params")
-        arguments = params.get("arguments") or {}
-        if not isinstance(arguments, dict):
-            raise RpcError(Code.INVALID_PARAMS, "'arguments' must be an object")
+        call = _tool_call(params)
         async with self._session(params, own) as session:
-            _require_tools(session.host)
-            return await session.step(session.host.call_tool(name, arguments))
+            _require_tools(session.runner)
+            result: bytes = await session.call(call)
+            return result
 
     async def _create_session(self, params: dict[str, Any], own: Session | None) -> bytes:
         session = own or await self._sessions.open(held=False)
@@ -157,6 +181,16 @@ class RpcDoor:
                 await self._sessions.release(session)
 
 
-def _require_tools(host: Host) -> None:
-    if not host.has_tools:
+def _tool_call(params: dict[str, Any]) -> Call:
+    name = params.get("name")
+    if not isinstance(name, str) or not name:
+        raise RpcError(Code.INVALID_PARAMS, "Missing 'name' in params")
+    arguments = params.get("arguments") or {}
+    if not isinstance(arguments, dict):
+        raise RpcError(Code.INVALID_PARAMS, "'arguments' must be an object")
+    return Call.with_arguments("call_tool", name, arguments)
+
+
+def _require_tools(runner: Runner) -> None:
+    if not runner.has_tools:
         raise RpcError(Code.INTERNAL_ERROR, "Environment does not support MCP")

@@ -6,8 +6,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import JSONResponse, Response
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import EnvironmentFailed, EnvTorchError
+from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.messages import read_json
 from envtorch.server.doors.http_routes import answering_errors
 from envtorch.server.sessions.registry import Sessions
 
@@ -90,9 +92,11 @@ class TaskDoor:
         if env_name.lower() != self._name.lower():
             raise UnknownEnvironment(f"unknown environment '{env_name}'")
         try:
-            return await self._sessions.ask(lambda host: host.tasks(method, *args))
-        except IndexError as error:
-            raise InvalidIndex("Invalid task index") from error
+            return read_json(await self._sessions.ask(Call.with_arguments("tasks", method, *args)))
+        except EnvironmentFailed as error:
+            if error.details.get("exception") == "IndexError":
+                raise InvalidIndex("Invalid task index") from error
+            raise
 
 
 def _split(split: Any) -> Any:

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import (
     Draining,
@@ -15,12 +16,17 @@ from envtorch.errors import (
     SessionLost,
     Unsupported,
 )
+from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.host import EnvironmentHost, Host
-from envtorch.server.runners.runner import Housed, InlineRunner, build
+from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.ledger import Outcome
+from envtorch.server.runners.environment_builder import build
+from envtorch.server.runners.loop_runner import LoopRunner
+from envtorch.server.runners.runner import Runner
+from envtorch.server.runners.thread_runner import ThreadStock
 from envtorch.server.sessions.environment_factory import Factory
 from envtorch.server.sessions.remote_sessions import Alone, Neighbours
-from envtorch.server.sessions.session import Session
+from envtorch.server.sessions.session import Session, outcome_of
 from envtorch.server.sessions.slots import Names, Room, Slots
 from envtorch.server.telemetry.metrics import Meter
 from envtorch.server.telemetry.tracing import Span, no_span
@@ -28,13 +34,11 @@ from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
 
 if TYPE_CHECKING:  # only a server that records, or that isolates, loads them
     from envtorch.recording.recorder import Recorder
-    from envtorch.server.runners.process.process_launcher import Nursery
+    from envtorch.server.runners.process.process_launcher import ProcessLauncher
 
 __all__ = ["Sessions"]
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 UNHELD_LEASE_S = 900.0
 """How long a session lives that no socket ever held, when nobody said otherwise."""
@@ -56,7 +60,7 @@ class Sessions:
         factory: Factory,
         codec: Codec[Any, Any, Any],
         config: ConcurrencyConfig,
-        nursery: "Nursery | None" = None,
+        launcher: "ProcessLauncher | None" = None,
     ) -> None:
         self.factory = factory
         self.config = config
@@ -66,14 +70,13 @@ class Sessions:
         """The other processes of this server, where a session may live that is not found here."""
         self.draining = False
         self.span: Span = no_span
-        self.is_plain = True
         self.recorder: Recorder | None = None
         self.drain_listeners: set[Callable[[], None]] = set()
         self._codec = codec
         self._live: dict[str, Session] = {}
         self._by_token: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Task[Session]] = {}
-        self._spare: Housed | None = None
+        self._spare: Runner | None = None
         """An environment that was built to answer a question about it, kept for the next session."""
         self._spare_turn = asyncio.Lock()
         self._known_class = factory.environment_class
@@ -86,16 +89,19 @@ class Sessions:
         self._running = 0
         self._quiet = asyncio.Event()
         """Set when the server stops and the last call has ended."""
-        self._nursery = nursery
+        self._launcher = launcher
+        self.threads = ThreadStock()
+        self._hanging_builds = 0
+        self._closing_unused: set[asyncio.Task[None]] = set()
         self.make_room(config.max_concurrent_envs)
 
     def make_room(self, sessions: int) -> None:
         """Hold at most that many sessions, from the first one on. Raises `ConfigurationError` where several
         environments may not live side by side."""
-        if self._known_class is not None and self._nursery is None:
+        if self._known_class is not None and self._launcher is None:
             self.factory.require_concurrency(self._known_class, sessions)
         self.config = self.config.model_copy(update={"max_concurrent_envs": sessions})
-        self.slots = Slots(sessions)
+        self.slots = Slots(sessions, lambda: self.stuck)
         self.serves_anonymous = sessions == 1
 
     # Looking.
@@ -107,6 +113,15 @@ class Sessions:
     @property
     def active(self) -> int:
         return self.slots.taken
+
+    @property
+    def stuck(self) -> int:
+        """How many slots are taken by sessions whose environment does not return from a call."""
+        return self._hanging_builds + sum(session.is_stuck for session in self._live.values())
+
+    @property
+    def stop_timeout_s(self) -> float:
+        return self.config.stop_timeout
 
     def status(self) -> ServerCapacityStatus:
         return ServerCapacityStatus.from_counts(self.active, self.capacity)
@@ -141,7 +156,7 @@ class Sessions:
 
     # Asking about the environment.
 
-    async def spare(self) -> Host:
+    async def spare(self) -> Runner:
         """A live environment to ask about metadata, schema or health. Raises `FactoryFailed`.
 
         Nothing is built for the question alone: a session's environment will do, else one is built
@@ -150,20 +165,19 @@ class Sessions:
         async with self._spare_turn:
             if self._spare is None:
                 if self._live:
-                    return next(iter(self._live.values())).host
+                    return next(iter(self._live.values())).runner
                 self._spare = await self._build()
-            return self._spare.host
+            return self._spare
 
-    async def ask(self, question: Callable[[Host], Generator[Any, Any, T]]) -> T:
-        """What a flow of some live environment comes to."""
-        host = await self.spare()
-        spare = self._spare
-        if spare is not None and spare.host is host:
-            return await spare.runner.run(question(host))
-        session = next((s for s in self._live.values() if s.host is host), None)
+    async def ask(self, call: Call) -> Any:
+        """What some live environment answers to a call that is no part of an episode."""
+        runner = await self.spare()
+        if runner is self._spare:
+            return await _answer_of(runner, call)
+        session = next((s for s in self._live.values() if s.runner is runner and s.is_usable), None)
         if session is None:
-            return await self.ask(question)  # it closed in between
-        return await session.run(question(host))
+            return await self.ask(call)  # it closed in between
+        return await session.call(call)
 
     # Opening.
 
@@ -210,12 +224,12 @@ class Sessions:
         try:
             async with self._spare_turn:
                 spare, self._spare = self._spare, None
-            housed = spare or await self._build()
         except BaseException:
             self.slots.free(names)
             raise
+        runner = spare or await self._build(names)
         lease_s = None if held or self.factory.is_shared else unheld_s or self.lease_s
-        session = self._enter(Session(housed.host, housed.runner, self, unheld_s=lease_s, names=names))
+        session = self._enter(Session(runner, self, unheld_s=lease_s, names=names))
         if held and not self.factory.is_shared:
             session.attach()
         return session
@@ -236,64 +250,120 @@ class Sessions:
             raise Unsupported("this environment cannot be forked: every session shares the one instance")
         names = [Names.new() for _ in range(count)]
         await self.slots.take_together(names)
+        outcome = session.submit(Call.with_arguments("fork", count), timeout_s=timeout_s)
         try:
-            copies = await session.fork(count, timeout_s=timeout_s)
+            copies: list[Runner] = await outcome_of(outcome)
+        except asyncio.CancelledError:
+            outcome.then(self._close_copies)
+            for unused in names:
+                self.slots.free(unused)
+            raise
         except BaseException:
             for unused in names:
                 self.slots.free(unused)
             raise
         unheld_s = session.unheld_s or self.lease_s
-        twins = [
-            session.twin(copy, unheld_s=unheld_s, names=own) for copy, own in zip(copies, names, strict=True)
+        return [
+            self._enter(Session(copy, self, unheld_s=unheld_s, names=own, copy_of=session))
+            for copy, own in zip(copies, names, strict=True)
         ]
-        return [self._enter(twin) for twin in twins]
+
+    def _close_copies(self, outcome: Outcome) -> None:
+        """Nobody waits for these copies any more."""
+        for copy in outcome.result or ():
+            self._keep_task(_close_unused(copy))
+
+    def _keep_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing_unused.add(task)
+        task.add_done_callback(self._closing_unused.discard)
 
     def trace(self, span: Span) -> None:
         """Surround every call with a span."""
         self.span = span
-        self.is_plain = span is no_span and self.recorder is None and not self.draining
 
     def record(self, recorder: "Recorder") -> None:
-        """Write every call down: each then goes through its session's `host`."""
-        self.recorder, self.is_plain = recorder, False
+        """Record the calls of every session opened from now on."""
+        self.recorder = recorder
 
-    def isolate(self, nursery: "Nursery") -> None:
+    def isolate(self, launcher: "ProcessLauncher") -> None:
         """From the first session on, environments live in processes of their own."""
-        self._nursery = nursery
+        self._launcher = launcher
 
     @property
     def is_isolated(self) -> bool:
-        return self._nursery is not None
+        return self._launcher is not None
 
     @property
     def lease_s(self) -> float:
         return self.config.session_timeout or UNHELD_LEASE_S
 
-    async def _build(self) -> Housed:
+    async def _build(self, names: Names | None = None) -> Runner:
+        """A new environment. Raises `FactoryFailed`, also for a constructor that takes too long.
+
+        A process is then killed. A thread cannot be: the slot of `names` counts as stuck until it returns.
+        """
+        building = asyncio.get_running_loop().create_task(self._build_anywhere())
+        limit_s = self.config.start_timeout
         try:
-            if self._nursery is not None:
-                return await self._nursery.build()
-            housed = await self._build_here()
+            done, _ = await asyncio.wait({building}, timeout=limit_s)
+        except asyncio.CancelledError:
+            self._abandon(building, names)
+            raise
+        if done:
+            try:
+                return building.result()
+            except BaseException:
+                self._free(names)
+                raise
+        self._abandon(building, names)
+        raise FactoryFailed(
+            f"Environment factory '{self.factory.name}' failed to create instance.",
+            factory_name=self.factory.name,
+            reason=f"its constructor did not return within {limit_s:g} s",
+        )
+
+    def _abandon(self, building: "asyncio.Task[Runner]", names: Names | None) -> None:
+        """Nobody waits for an environment any more that is still being built."""
+        self._hanging_builds += 1
+        if self._launcher is not None:
+            building.cancel()
+        building.add_done_callback(partial(self._built_late, names))
+
+    def _built_late(self, names: Names | None, building: "asyncio.Task[Runner]") -> None:
+        self._hanging_builds -= 1
+        self._free(names)
+        if not building.cancelled() and building.exception() is None:
+            self._keep_task(_close_unused(building.result()))
+
+    def _free(self, names: Names | None) -> None:
+        if names is not None:
+            self.slots.free(names)
+
+    async def _build_anywhere(self) -> Runner:
+        try:
+            if self._launcher is not None:
+                return await self._launcher.build()
+            return await self._build_here()
         except EnvTorchError:
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             logger.exception("environment factory %s failed", self.factory.name)
             raise FactoryFailed(
                 f"Environment factory '{self.factory.name}' failed to create instance.",
                 factory_name=self.factory.name,
                 reason=str(error) or repr(error),
             ) from error
-        assert isinstance(housed.host, EnvironmentHost)
-        self._known_class = type(housed.host.environment)
-        return housed
 
-    async def _build_here(self) -> Housed:
+    async def _build_here(self) -> Runner:
         if self._need_threads:
-            return await build(self._make, known=self._known_class)
+            return await build(self._make, self.threads, known=self._known_class)
         async with self._builders:
-            housed = await build(self._make, known=self._known_class)
-        self._need_threads = not isinstance(housed.runner, InlineRunner)
-        return housed
+            runner = await build(self._make, self.threads, known=self._known_class)
+        assert runner.host is not None
+        self._known_class = type(runner.host.environment)
+        self._need_threads = not isinstance(runner, LoopRunner)
+        return runner
 
     def _make(self) -> EnvironmentHost:
         environment = self.factory.make()
@@ -352,7 +422,7 @@ class Sessions:
 
         Says whether they all ended before the deadline.
         """
-        self.draining, self.is_plain = True, False
+        self.draining = True
         for listener in list(self.drain_listeners):
             listener()
         try:
@@ -366,22 +436,40 @@ class Sessions:
 
     async def close(self, deadline_s: float = 10.0) -> None:
         """End every session, and the environment that waits for one; give up on those that hang."""
-        self.draining, self.is_plain = True, False
+        self.draining = True
         async with self._spare_turn:
             spare, self._spare = self._spare, None
         if spare is not None:
             try:
-                await spare.runner.run(spare.host.close())
-            except EnvTorchError as error:
+                async with asyncio.timeout(deadline_s):
+                    await _answer_of(spare, Call("close"))
+            except (EnvTorchError, TimeoutError) as error:
                 logger.warning("the environment that waited for a session did not close: %s", error)
-            await spare.runner.close()
+            await spare.close()
         reason = "the server was stopped"
         closing = [asyncio.ensure_future(session.close(reason)) for session in list(self._live.values())]
         if closing:
             _, hanging = await asyncio.wait(closing, timeout=deadline_s)
             for session in hanging:
                 session.cancel()  # its thread is a daemon: it ends with the process
-        if self._nursery is not None:
-            await self._nursery.close()
+        self.threads.close()
+        if self._launcher is not None:
+            await self._launcher.close()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
+
+
+async def _answer_of(runner: Runner, call: Call) -> Any:
+    """What an environment answers that belongs to no session."""
+    outcome = Outcome(call)
+    runner.start(call, outcome.settle)
+    return await outcome_of(outcome)
+
+
+async def _close_unused(runner: Runner) -> None:
+    """Close an environment that nobody waits for any more."""
+    try:
+        await _answer_of(runner, Call("close"))
+    except EnvTorchError as error:
+        logger.warning("an environment that came too late did not close: %s", error)
+    await runner.close()

@@ -9,26 +9,27 @@ if TYPE_CHECKING:
     from envtorch.recording.recorder import Recorder  # only a server that records loads it
     from envtorch.server.sessions.session import Session
 
-__all__ = ["Holder", "Upkeep"]
+__all__ = ["Holder", "SessionContext"]
 
 
 class Holder(Protocol):
-    """A socket that has taken a session up."""
+    """A socket that has attached to a session."""
 
     def lost(self, session: "Session") -> None:
-        """Another socket has taken the session over."""
+        """Another socket has attached to the session."""
 
 
-class Upkeep(Protocol):
-    """What a session needs of the server around it."""
+class SessionContext(Protocol):
+    """The server, as its sessions see it."""
 
     meter: Meter
     draining: bool
     span: Span
-    is_plain: bool
-    """Whether a call needs nothing around it: nobody traces or records, and the server is not about to
-    stop."""
     recorder: "Recorder | None"
+
+    @property
+    def stop_timeout_s(self) -> float:
+        """How long a call may run on that nobody waits for any more."""
 
     def forget(self, session: "Session") -> None:
         """The session is closed: its slot is free."""

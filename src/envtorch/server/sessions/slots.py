@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from envtorch.errors import CapacityReached
@@ -51,8 +51,9 @@ class Room(Protocol):
 class Slots:
     """Counts slots. Who waits for one gets it in the order of asking; nobody overtakes."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, stuck: Callable[[], int] = lambda: 0) -> None:
         self.capacity = capacity
+        self._stuck = stuck
         self.taken = 0
         self._queue: deque[asyncio.Future[None]] = deque()
 
@@ -70,7 +71,7 @@ class Slots:
             self.taken += 1
             return
         if wait_s <= 0:
-            raise CapacityReached.of(self.taken, self.capacity)
+            raise self._full()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:
@@ -78,7 +79,7 @@ class Slots:
                 await turn
         except TimeoutError:
             self._give_up(turn)
-            raise CapacityReached.of(self.taken, self.capacity) from None
+            raise self._full() from None
         except BaseException:
             self._give_up(turn)
             raise
@@ -86,8 +87,11 @@ class Slots:
     async def take_together(self, names: Sequence[Names]) -> None:
         """Take so many slots, or none: `CapacityReached` when there are fewer, or others wait for them."""
         if self._queue or self.taken + len(names) > self.capacity:
-            raise CapacityReached.of(self.taken, self.capacity)
+            raise self._full()
         self.taken += len(names)
+
+    def _full(self) -> CapacityReached:
+        return CapacityReached.of(self.taken, self.capacity, self._stuck())
 
     def free(self, names: Names | None = None) -> None:
         """Give a slot back; the first in the queue has it at once."""

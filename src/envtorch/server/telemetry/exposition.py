@@ -32,9 +32,10 @@ class Metrics(Collector):
         meter: Meter,
         phases: Callable[[], Counter[str]],
         queue: Callable[[], int],
+        stuck: Callable[[], int],
         recording: RecordingState | None,
     ) -> None:
-        self._meter, self._phases, self._queue = meter, phases, queue
+        self._meter, self._phases, self._queue, self._stuck = meter, phases, queue, stuck
         self._recording = recording
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -50,6 +51,9 @@ class Metrics(Collector):
             sessions.add_metric([phase], count)
         yield sessions
         yield GaugeMetricFamily("envtorch_waiting", "Callers who wait for a slot.", self._queue())
+        yield GaugeMetricFamily(
+            "envtorch_sessions_stuck", "Sessions in a call that does not return.", self._stuck()
+        )
         calls = CounterMetricFamily("envtorch_calls", "Calls answered.", labels=["kind"])
         for kind, count in sorted((*meter.calls.items(), ("step", meter.steps))):
             calls.add_metric([kind], count)

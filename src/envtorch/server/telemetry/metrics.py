@@ -3,10 +3,10 @@
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from envtorch.errors import EnvTorchError
+from envtorch.protocol.calls import STEPPING
 
 __all__ = ["Meter"]
 
@@ -24,39 +24,15 @@ class Meter:
         self._buckets = [0] * (len(BUCKETS) + 1)
         self._seconds = 0.0
 
-    def answered(self, kind: str, began: float, error: EnvTorchError | None = None) -> None:
-        """Count a call that `began` then, how long it took, and how it failed."""
+    def answered(self, operation: str, seconds: float, error: EnvTorchError | None = None) -> None:
+        """Count a call, how long it took, and how it failed."""
         if error is not None:
             self.errors[error.code or "UNKNOWN"] += 1
-        if kind == "step":
-            self.stepped(began)
-        else:
-            self.calls[kind] += 1
-
-    def stepped(self, began: float) -> None:
-        """`answered`, for the call that happens most."""
-        seconds = self.clock() - began
-        self._seconds += seconds
-        self._buckets[bisect_left(BUCKETS, seconds)] += 1
-
-    def stepped_together(self, began: float, count: int) -> None:
-        """`stepped`, for a batch: each of its steps counts as long as they took on average."""
-        if count:
-            seconds = self.clock() - began
+        if operation in STEPPING:
             self._seconds += seconds
-            self._buckets[bisect_left(BUCKETS, seconds / count)] += count
-
-    @contextmanager
-    def call(self, kind: str) -> Iterator[None]:
-        """`answered`, around a call."""
-        began, failed = self.clock(), None
-        try:
-            yield
-        except EnvTorchError as error:
-            failed = error
-            raise
-        finally:
-            self.answered(kind, began, failed)
+            self._buckets[bisect_left(BUCKETS, seconds)] += 1
+        else:
+            self.calls[operation] += 1
 
     @property
     def steps(self) -> int:

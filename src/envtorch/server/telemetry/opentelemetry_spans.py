@@ -1,11 +1,11 @@
 """OpenTelemetry spans; imported only where they are asked for."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from opentelemetry import propagate, trace
+from opentelemetry.trace import Status, StatusCode
 
-from envtorch.errors import EnvTorchError
+from envtorch.protocol.ledger import Outcome
 from envtorch.server.telemetry.tracing import CARRIER
 
 __all__ = ["span"]
@@ -13,14 +13,17 @@ __all__ = ["span"]
 _tracer = trace.get_tracer("envtorch")
 
 
-@contextmanager
-def span(kind: str, session_id: str) -> Iterator[None]:
+def span(operation: str, session_id: str) -> Callable[[Outcome], None]:
     """A span for one call, under the caller's trace where the request carries one."""
     context = propagate.extract(CARRIER.get({}))
     attributes = {"envtorch.session_id": session_id}
-    with _tracer.start_as_current_span(f"envtorch.{kind}", context, attributes=attributes) as current:
-        try:
-            yield
-        except EnvTorchError as error:
-            current.set_attribute("envtorch.error_code", error.code or "UNKNOWN")
-            raise
+    current = _tracer.start_span(f"envtorch.{operation}", context, attributes=attributes)
+
+    def end(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            current.set_attribute("envtorch.error_code", outcome.error.code or "UNKNOWN")
+            current.record_exception(outcome.error)
+            current.set_status(Status(StatusCode.ERROR, outcome.error.message))
+        current.end()
+
+    return end

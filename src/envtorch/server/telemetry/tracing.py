@@ -1,27 +1,24 @@
 """Spans around calls, for those who collect them; nothing at all for everybody else."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any
 
 from envtorch.errors import MissingExtra
+from envtorch.protocol.ledger import Outcome
 
 __all__ = ["CARRIER", "Span", "no_span", "spans"]
 
-Span = Callable[[str, str], AbstractContextManager[Any]]
-"""`span(kind, session_id)` surrounds one call."""
+Span = Callable[[str, str], Callable[[Outcome], None]]
+"""`span(operation, session_id)` begins a span; what it returns ends it, given what came of the call."""
 
 CARRIER: ContextVar[Mapping[str, str]] = ContextVar("trace_carrier")
 """The headers of the request or handshake that a call came with: the caller's trace is in them."""
 
-_NOTHING: AbstractContextManager[Any] = nullcontext()
 
-
-def no_span(kind: str, session_id: str) -> AbstractContextManager[Any]:
+def no_span(operation: str, session_id: str) -> Callable[[Outcome], None]:
     """What surrounds a call when nobody traces."""
-    return _NOTHING
+    return lambda outcome: None
 
 
 def spans(*, enabled: bool) -> Span:

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from envtorch.server.transport.express import DirectSocket
-
 __all__ = ["EXTENSION", "STALLED_S", "AsgiLine", "Backlog", "Conversation", "Line", "accept"]
 
 EXTENSION = "envtorch.line"
@@ -41,9 +39,6 @@ class Line(Protocol):
 
     def send(self, frame: bytes, *, binary: bool = False) -> None:
         """Send a frame, soon; nobody is told when the peer is gone."""
-
-    def direct(self) -> DirectSocket | None:
-        """For other threads to send on; None when there is no such way, or no use for it."""
 
     def close(self, code: int = 1000) -> None:
         """Say goodbye, after what was sent before."""
@@ -125,9 +120,6 @@ class AsgiLine:
         self._wake.set()
         if len(self._outbox) >= UNSENT_LIMIT or self._unsent >= UNSENT_BYTES:
             self._may_read.clear()
-
-    def direct(self) -> None:
-        return None
 
     def close(self, code: int = 1000) -> None:
         self._closing = code

@@ -27,7 +27,6 @@ from starlette.websockets import WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from envtorch.server.transport.connection import EXTENSION, STALLED_S, Conversation
-from envtorch.server.transport.express import DirectSocket
 
 __all__ = ["FastLine", "FastProtocol"]
 
@@ -43,8 +42,6 @@ WSProtocol: Any = vars(engine)["WSProtocol"]  # without a type stub, but what pi
 TEXT, BINARY, CONTINUATION, CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION, WSMsgType.CLOSE
 DATA_BEGINS = frozenset(bytes([byte]) for byte in (*b"{[", *range(0x80, 0xA0), *range(0xDC, 0xE0)))
 """How our messages begin: an object or a list, of JSON or of MessagePack. No close frame does."""
-MOST_DIRECT_LINES = 64
-"""Lines that other threads may send on: it is for servers with little to do."""
 CLOSE_PATIENCE_S = 5.0
 """How long a peer has to answer our close frame."""
 LARGEST = 4
@@ -130,11 +127,6 @@ class Outbox:
         self._letters: list[tuple[FastLine, Any, bytes]] = []
         self._since = 0.0
         self._in_company = True
-        self.direct_lines = 0
-        """How many lines other threads may send on: each of them is one more descriptor."""
-
-    def is_empty(self) -> bool:
-        return not self._letters
 
     def post(self, line: "FastLine", kind: Any, frame: bytes) -> None:
         now = perf_counter()
@@ -208,7 +200,6 @@ class FastLine(WSListener):
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_congested = self._is_paused = False
         self._stall: Stall | None = None
-        self._direct: DirectSocket | None = None
 
     def protocol(self, ping_every_s: float | None, ping_patience_s: float | None) -> Any:
         """What reads the socket, and has this line told."""
@@ -269,10 +260,6 @@ class FastLine(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._connections.discard(self)
         self._watch_progress(False)
-        if self._direct is not None:
-            self._direct.close()
-            self._direct = None
-            self._outbox.direct_lines -= 1
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -324,21 +311,7 @@ class FastLine(WSListener):
         """Send a frame now: called by the outbox."""
         if self._stall is not None:
             self._stall.added += len(frame)
-        if self._direct is None:
-            self._transport.send(kind, frame)
-            return
-        with self._direct.lock:
-            self._transport.send(kind, frame)
-
-    def direct(self) -> DirectSocket | None:
-        if self._direct is None and self._outbox.direct_lines < MOST_DIRECT_LINES and not self._ended.done():
-            loop = asyncio.get_running_loop()
-            underlying = self._transport.underlying_transport
-            self._direct = DirectSocket(
-                underlying, loop, lambda frame, binary: self.send(frame, binary=binary)
-            )
-            self._outbox.direct_lines += 1
-        return self._direct if self._outbox.is_empty() else None
+        self._transport.send(kind, frame)
 
     def close(self, code: int = 1000) -> None:
         self._outbox.flush()

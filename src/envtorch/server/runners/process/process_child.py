@@ -7,26 +7,21 @@ import random
 import selectors
 import sys
 import traceback
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from envtorch.errors import EnvironmentFailed, EnvTorchError, FactoryFailed, Unsupported
+from envtorch.errors import EnvTorchError, FactoryFailed, Unsupported
 from envtorch.protocol.binding import Colour
+from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
-from envtorch.protocol.encoding import encode_value
-from envtorch.protocol.envelope import Encoded
-from envtorch.protocol.extended import FORMATS
-from envtorch.protocol.flow import drive, drive_async, settle
-from envtorch.protocol.formats import MSGPACK
-from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.flow import settle
+from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, failure_of, finish
 from envtorch.server.runners.process.process_messages import (
     Answer,
-    Call,
     Failed,
     FrameSocket,
     Hello,
-    Observed,
     Ready,
     Told,
     keep_only,
@@ -35,8 +30,6 @@ from envtorch.server.runners.process.process_spawning import branch, threads
 from envtorch.server.sessions.environment_factory import Factory
 
 __all__ = ["Seed", "be_born"]
-
-_FORMATS = {format.name: format for format in FORMATS.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,62 +106,24 @@ class Child:
         return self._frames.receive()
 
     def _answer(self, call: Call) -> Answer:
-        try:
-            if call.operation == "fork":
+        if call.operation == "fork":
+            try:
                 return self._fork(call)
-            return self._run(call)
-        except EnvTorchError as error:
-            return Failed.of(error, traceback.format_exc())
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            failed = EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__)
-            failed.__cause__ = error
-            return Failed.of(failed, traceback.format_exc())
+            except BaseException as error:
+                return _failed(failure_of("fork", error))
+        answered = self._call(call)
+        if answered.error is not None:
+            return _failed(answered.error)
+        return answered.result if isinstance(answered.result, Encoded) else Told(answered.result or b"")
 
-    def _drive(self, flow: Generator[Any, Any, Any]) -> Any:
+    def _call(self, call: Call) -> CallResult:
         if self._loop is None:
-            return drive(flow, _settle_here)
-        return self._loop.run_until_complete(drive_async(flow, settle))
+            return answer(self._host, call, _settled)
+        return self._loop.run_until_complete(self._call_on_loop(call))
 
-    def _run(self, call: Call) -> Answer:
-        result = self._drive(self._flow(call))
-        if isinstance(result, Encoded):
-            return Observed(
-                result.observation,
-                result.reward,
-                result.done,
-                result.metadata,
-                result.terminated,
-                result.truncated,
-            )
-        if call.operation == "tasks":
-            is_several = not isinstance(result, str | bytes | dict) and hasattr(result, "__iter__")
-            return Told(encode_value(list(result) if is_several else result))
-        if call.operation == "metadata":
-            return Told(result.model_dump_json().encode())
-        if isinstance(result, type):
-            return Told(f"{result.__module__}:{result.__qualname__}".encode())
-        return Told(result or b"")
-
-    def _flow(self, call: Call) -> Generator[Any, Any, Any]:
-        host, format, strict = self._host, _FORMATS[call.format], call.strict
-        given: Any = MSGPACK.read(call.values) if call.values else {}
-        match call.operation:
-            case "step" if call.action is not None:
-                return host.step(call.action, given, strict=strict, format=format)
-            case "step":
-                action, options = given
-                return host.step(action, options, strict=strict, format=format)
-            case "reset":
-                return host.reset(given, strict=strict, format=format)
-            case "state":
-                return host.state(format)
-            case "call_tool" | "tool_result":
-                return getattr(host, call.operation)(*given)  # type: ignore[no-any-return]
-            case "tasks":
-                return host.tasks(*given)
-            case "state_class" | "metadata" | "list_tools" | "close":
-                return getattr(host, call.operation)()  # type: ignore[no-any-return]
-        raise EnvironmentFailed(f"there is no operation {call.operation!r}")
+    async def _call_on_loop(self, call: Call) -> CallResult:
+        answered = begin(self._host, call)
+        return answered if isinstance(answered, CallResult) else await finish(call, *answered)
 
     # Copies.
 
@@ -198,7 +153,10 @@ class Child:
             )
         if getattr(self._host.environment, "fork", None) is None:
             return [self._host] * count
-        copies: list[EnvironmentHost] = self._drive(self._host.fork(count))
+        answered = self._call(Call.with_arguments("fork", count))
+        if answered.error is not None:
+            raise answered.error
+        copies: list[EnvironmentHost] = answered.result
         self._given_away += copies  # kept: a finalizer must not end here what a copy goes on using
         return copies
 
@@ -224,5 +182,10 @@ def _resolve(ready: "asyncio.Future[None]") -> None:
         ready.set_result(None)
 
 
-def _settle_here(value: Any) -> Any:
-    return asyncio.run(settle(value)) if inspect.iscoroutine(value) else value
+def _settled(value: Any) -> Any:
+    return asyncio.run(settle(value)) if inspect.isawaitable(value) else value
+
+
+def _failed(error: EnvTorchError) -> Failed:
+    cause = error.__cause__ or error
+    return Failed.of(error, "".join(traceback.format_exception(cause)))

@@ -12,12 +12,11 @@ from typing import Any
 from envtorch.env import EnvSpec, load_object
 from envtorch.errors import ConfigurationError, EnvTorchError, FactoryFailed
 from envtorch.server.runners.process.process_messages import Died, Kill, Plan, Unfit, Warm, pack, read_note
-from envtorch.server.runners.process.process_runner import welcome
-from envtorch.server.runners.runner import Housed
+from envtorch.server.runners.process.process_runner import ProcessRunner, welcome
 from envtorch.server.sessions.environment_factory import Factory
 from envtorch.settings import environment_for_processes
 
-__all__ = ["Nursery"]
+__all__ = ["ProcessLauncher"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +33,8 @@ _START = (
 )
 
 
-class Keeper:
-    """A living keeper, and the two sockets to it."""
+class SupervisorProcess:
+    """A running supervisor, and the two sockets to it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", lifeline: socket.socket, spawning: socket.socket):
         self._process = process
@@ -49,12 +48,12 @@ class Keeper:
         self._listening = loop.create_task(self._listen())
 
     @classmethod
-    async def start(cls, plan: Plan) -> "Keeper":
+    async def start(cls, plan: Plan) -> "SupervisorProcess":
         """Start one, and wait until its zygote has loaded everything. Raises `FactoryFailed`."""
-        lifeline, keepers_lifeline = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        lifeline, their_lifeline = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         spawning, zygotes_spawning = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with keepers_lifeline, zygotes_spawning:
-            descriptors = (keepers_lifeline.fileno(), zygotes_spawning.fileno())
+        with their_lifeline, zygotes_spawning:
+            descriptors = (their_lifeline.fileno(), zygotes_spawning.fileno())
             process = await asyncio.to_thread(
                 subprocess.Popen,
                 [sys.executable, "-c", _START, "\n".join(sys.path), *map(str, descriptors)],
@@ -64,13 +63,13 @@ class Keeper:
             )
         lifeline.setblocking(False)
         lifeline.send(pack(plan))
-        keeper = cls(process, lifeline, spawning)
+        supervisor = cls(process, lifeline, spawning)
         try:
-            await asyncio.shield(keeper._warm)
+            await asyncio.shield(supervisor._warm)
         except BaseException:
-            await keeper.close()
+            await supervisor.close()
             raise
-        return keeper
+        return supervisor
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -101,7 +100,7 @@ class Keeper:
     def _lost(self) -> None:
         self.is_gone = True
         if not self._warm.done():
-            self._warm.set_exception(unfit(Unfit("its keeper ended")))
+            self._warm.set_exception(unfit(Unfit("its supervisor ended")))
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(None)
@@ -118,10 +117,10 @@ class Keeper:
         return death
 
     def kill(self, process: int) -> None:
-        with suppress(OSError):  # then it is dead already, with its keeper
+        with suppress(OSError):  # then it is dead already, with its supervisor
             self._lifeline.send(pack(Kill(process)))
 
-    async def spawn(self) -> Housed:
+    async def spawn(self) -> ProcessRunner:
         """A new environment in a new process. Raises `EOFError` when the zygote died over it."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -133,7 +132,7 @@ class Keeper:
             raise
 
     async def close(self) -> None:
-        """End the keeper, and with it every process that it keeps."""
+        """End the supervisor, and with it every process that it keeps."""
         self._listening.cancel()
         with suppress(asyncio.CancelledError):
             await self._listening
@@ -145,16 +144,18 @@ class Keeper:
         await asyncio.to_thread(self._process.wait)
 
 
-class Nursery:
+class ProcessLauncher:
     """Makes environments, each in a process of its own."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._keeper: Keeper | None = None
+        self._supervisor: SupervisorProcess | None = None
         self._turn = asyncio.Lock()
 
     @classmethod
-    def of(cls, factory: Factory, spec: EnvSpec[Any, Any, Any], *, preludes: Sequence[str] = ()) -> "Nursery":
+    def of(
+        cls, factory: Factory, spec: EnvSpec[Any, Any, Any], *, preludes: Sequence[str] = ()
+    ) -> "ProcessLauncher":
         """For the environments of `factory`. Raises `ConfigurationError` for what has no name."""
         if not sys.platform.startswith("linux"):
             raise ConfigurationError("isolation='process' needs Linux")
@@ -172,41 +173,42 @@ class Nursery:
                 state=name_of(spec.state),
                 reset_observation=name_of(first) if first else None,
                 name=spec.name,
+                requires_reset=spec.requires_reset,
                 preludes=list(preludes),
             )
         )
 
-    async def build(self) -> Housed:
+    async def build(self) -> ProcessRunner:
         """An environment in a process of its own. Raises `FactoryFailed` when it cannot be built."""
         for _ in range(TRIES):
-            keeper = await self._living()
+            supervisor = await self._living()
             with suppress(EOFError, OSError):  # the zygote died over it: its successor is asked
-                return await keeper.spawn()
+                return await supervisor.spawn()
         raise FactoryFailed(
             f"Environment factory '{self._plan.name}' failed to create instance.",
             factory_name=self._plan.name,
             reason="no process could be started for it",
         )
 
-    async def _living(self) -> Keeper:
+    async def _living(self) -> SupervisorProcess:
         async with self._turn:
-            if self._keeper is not None and self._keeper.is_gone:
-                await self._keeper.close()
-                self._keeper = None
-            if self._keeper is None:
-                self._keeper = await Keeper.start(self._plan)
-            return self._keeper
+            if self._supervisor is not None and self._supervisor.is_gone:
+                await self._supervisor.close()
+                self._supervisor = None
+            if self._supervisor is None:
+                self._supervisor = await SupervisorProcess.start(self._plan)
+            return self._supervisor
 
     @property
-    def keeper_process(self) -> int | None:
+    def supervisor_process(self) -> int | None:
         """The process that keeps all others; None before there is one."""
-        return self._keeper._process.pid if self._keeper is not None else None
+        return self._supervisor._process.pid if self._supervisor is not None else None
 
     async def close(self) -> None:
         async with self._turn:
-            keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            await keeper.close()
+            supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            await supervisor.close()
 
 
 def unfit(note: Unfit) -> EnvTorchError:

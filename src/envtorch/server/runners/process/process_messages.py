@@ -12,17 +12,15 @@ from collections.abc import Sequence
 import msgspec
 
 from envtorch.errors import EnvTorchError, from_wire
-from envtorch.protocol.encoding import encode_value
-from envtorch.types import Scalar
+from envtorch.protocol.calls import Call
+from envtorch.protocol.encoding import Encoded, encode_value
 
 __all__ = [
-    "Call",
     "Died",
     "Failed",
     "FrameSocket",
     "Hello",
     "Kill",
-    "Observed",
     "Plan",
     "Ready",
     "Told",
@@ -54,23 +52,9 @@ class Plan(Value, frozen=True):
     state: str
     reset_observation: str | None
     name: str
+    requires_reset: bool
     preludes: list[str]
     """Functions to call before anything else is loaded."""
-
-
-# To a session's process.
-
-
-class Call(Value, frozen=True):
-    """One call of the environment's host."""
-
-    operation: str
-    format: str = "json"
-    strict: bool = False
-    action: bytes | None = None
-    """The action as the client sent it, in `format`."""
-    values: bytes = b""
-    """Whatever else the call takes, in MessagePack."""
 
 
 # From a session's process.
@@ -87,17 +71,6 @@ class Ready(Value, frozen=True):
 
     name: str
     has_tools: bool
-
-
-class Observed(Value, frozen=True):
-    """An encoded observation; the server passes it on and does not look inside."""
-
-    observation: bytes
-    reward: Scalar | None
-    done: bool
-    metadata: bytes | None
-    terminated: bool | None
-    truncated: bool | None
 
 
 class Told(Value, frozen=True):
@@ -160,7 +133,7 @@ class Died(Value, frozen=True):
     status: int
 
 
-Answer = Hello | Ready | Observed | Told | Failed
+Answer = Hello | Ready | Encoded | Told | Failed
 Note = Warm | Unfit | Died
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -171,11 +144,11 @@ read_plan = msgspec.msgpack.Decoder(Plan).decode
 read_kill = msgspec.msgpack.Decoder(Kill).decode
 
 
-def pack(value: Value) -> bytes:
+def pack(value: msgspec.Struct) -> bytes:
     return _pack(value)
 
 
-def frame(value: Value) -> bytes:
+def frame(value: msgspec.Struct) -> bytes:
     body = _pack(value)
     return LENGTH.pack(len(body)) + body
 
@@ -206,7 +179,7 @@ class FrameSocket:
         """Descriptors that came with the last call."""
         self._buffer = bytearray()
 
-    def send(self, value: Value) -> None:
+    def send(self, value: msgspec.Struct) -> None:
         self.socket.sendall(frame(value))
 
     def receive(self) -> Call:

@@ -1,113 +1,212 @@
-"""Runs an environment that lives in a process of its own, and ends that process when it must."""
+"""Calls an environment that lives in a process of its own, and ends that process when it must."""
 
 import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Generator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 import msgspec
 
-from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, SessionLost
-from envtorch.protocol.flow import drive_async
-from envtorch.protocol.host import Host
-from envtorch.server.runners.process.process_host import RemoteHost
+from envtorch.errors import (
+    EnvironmentFailed,
+    EnvTorchError,
+    InternalError,
+    OutOfResources,
+    SessionLost,
+    Unsupported,
+)
+from envtorch.protocol.calls import Call, Perform, read_arguments
+from envtorch.protocol.encoding import Encoded
 from envtorch.server.runners.process.process_messages import (
     LENGTH,
     MAX_DESCRIPTORS,
     Answer,
-    Call,
     Failed,
     Hello,
     Ready,
+    Told,
     frame,
     read_answer,
     take_length,
 )
-from envtorch.server.runners.runner import Housed
+from envtorch.server.runners.runner import Done
 
-__all__ = ["Keeping", "ProcessRunner", "welcome"]
+__all__ = ["ProcessRunner", "ProcessSupervision", "welcome"]
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-BURIAL_S = 5.0
+END_TIMEOUT_S = 5.0
 """How long a process may take to end by itself."""
 
 
-class Keeping(Protocol):
-    """Who keeps the processes: kills one, and tells how one ended."""
+class ProcessSupervision(Protocol):
+    """The supervisor of the processes, as a runner sees it."""
 
     def expect(self, process: int) -> "asyncio.Future[int | None]":
-        """How the process ended; None when nobody can tell any more."""
+        """How the process ended; None when that cannot be known any more."""
 
     def kill(self, process: int) -> None: ...
+
+
+class ProcessConnection(asyncio.Protocol):
+    """The socket to one process: frames out, frames in."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._frames: list[bytes] = []
+        self._waiting: asyncio.Future[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+        self.is_lost = False
+        self.on_frame: Any = None
+        """Called with each frame, and with None when the process is gone. Before, frames are kept."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment] # a stream's transport can be written to
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= LENGTH.size:
+            try:
+                end = LENGTH.size + take_length(bytes(self._buffer[: LENGTH.size]))
+            except ValueError:
+                self._buffer.clear()
+                self._take(b"")  # which is no answer, and ends the process
+                return
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[LENGTH.size : end])
+            del self._buffer[:end]
+            self._take(body)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+        self._take(None)
+
+    def _take(self, body: bytes | None) -> None:
+        if self.on_frame is not None:
+            self.on_frame(body)
+        elif self._waiting is not None and not self._waiting.done():
+            if body is None:
+                self._waiting.set_exception(EOFError())
+            else:
+                self._waiting.set_result(body)
+        elif body is not None:
+            self._frames.append(body)
+
+    def send(self, value: msgspec.Struct) -> None:
+        assert self._transport is not None
+        self._transport.write(frame(value))
+
+    async def receive(self) -> Answer:
+        """The next frame, before `on_frame` is set. Raises `EOFError` when the process is gone."""
+        if not self._frames:
+            if self.is_lost:
+                raise EOFError
+            self._waiting = asyncio.get_running_loop().create_future()
+            return read_answer(await self._waiting)
+        return read_answer(self._frames.pop(0))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
 
 class ProcessRunner:
     """One environment, one process, one socket to it."""
 
-    immediate = joins = None
-    start = None
-    can_stop = True
-    delivers = False
+    host = None
+    steps_together = None
 
-    def __init__(self, keeping: Keeping, line: socket.socket, process: int) -> None:
-        self._keeping = keeping
+    def __init__(
+        self,
+        supervision: ProcessSupervision,
+        line: socket.socket,
+        connection: ProcessConnection,
+        process: int,
+    ) -> None:
+        self.name, self.has_tools = "", False
+        self._supervision = supervision
         self._line = line
-        self._process = process
-        self._death = keeping.expect(process)
+        self._connection = connection
+        self.process = process
+        self._death = supervision.expect(process)
+        self._done: Done | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self.ended: str | None = None
 
-    @property
-    def process(self) -> int:
-        return self._process
+    def ready(self, ready: Ready) -> None:
+        """The environment is built: take calls."""
+        self.name, self.has_tools = ready.name, ready.has_tools
+        self._connection.on_frame = self._received
 
-    async def run(self, flow: Generator[Any, Any, T]) -> T:
-        return await drive_async(flow, self._ask)
-
-    async def _ask(self, call: Call) -> Any:
-        return await self._exchange(call, [])
-
-    async def _exchange(self, call: Call, descriptors: list[int]) -> Answer:
+    def start(self, call: Call, done: Done) -> None:
         if self.ended is not None:
-            raise SessionLost(f"the session is gone: {self.ended}")
-        loop = asyncio.get_running_loop()
-        try:
-            if descriptors:
-                socket.send_fds(
-                    self._line, [frame(call)], descriptors
-                )  # short, and nothing else is under way
+            done(None, SessionLost(f"the session is gone: {self.ended}"))
+        elif isinstance(call, Perform):
+            done(None, Unsupported(f"{self.name} lives in a process of its own, and cannot do that"))
+        elif call.operation == "fork":
+            self._spawn(self._fork_all(read_arguments(call)[0], done))
+        else:
+            self._done = done
+            if self._connection.is_lost:
+                self._received(None)
             else:
-                await loop.sock_sendall(self._line, frame(call))
-            answer = await receive(self._line)
-        except asyncio.CancelledError:
-            self._end("a call was cancelled or ran past its deadline, and its process was killed")
-            raise
-        except (OSError, EOFError):
-            raise await self.post_mortem() from None
-        except (ValueError, msgspec.MsgspecError) as error:
-            self._end("its process broke the rules of the conversation")
-            raise EnvironmentFailed(f"{self.ended}: {error}", usable=False) from error
-        if isinstance(answer, Failed):
-            raise answer.error()
-        return answer
+                self._connection.send(call)
 
-    def _end(self, reason: str) -> None:
-        self.ended = reason
-        self._keeping.kill(self._process)
-
-    async def post_mortem(self) -> EnvTorchError:
-        """What became of the process, as an error of ours."""
-        self.ended = "its process ended"
+    def _received(self, body: bytes | None) -> None:
+        done = self._done
+        if done is None:
+            return  # it says something that nobody asked for, or ends by itself between two calls
+        self._done = None
+        if body is None:
+            self._spawn(self._tell_end(done))
+            return
         try:
-            async with asyncio.timeout(BURIAL_S):
+            answer = read_answer(body)
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._kill("its process broke the rules of the conversation")
+            done(None, EnvironmentFailed(f"{self.ended}: {error}", usable=False))
+            return
+        if isinstance(answer, Failed):
+            done(None, answer.error())
+        elif isinstance(answer, Encoded):
+            done(answer, None)
+        elif isinstance(answer, Told):
+            done(answer.data, None)
+        else:
+            self._kill("its process broke the rules of the conversation")
+            done(None, EnvironmentFailed(f"{self.ended}", usable=False))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell_end(self, done: Done) -> None:
+        done(None, await self.how_it_ended())
+
+    def stop(self) -> bool:
+        """Kill the process: nothing less stops a call for sure."""
+        self._kill("a call was cancelled or ran past its deadline, and its process was killed")
+        return False
+
+    def _kill(self, reason: str) -> None:
+        self.ended = self.ended or reason
+        self._supervision.kill(self.process)
+
+    async def how_it_ended(self) -> EnvTorchError:
+        """What became of the process, as an error of ours."""
+        known, self.ended = self.ended, self.ended or "its process ended"
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
                 status = await asyncio.shield(self._death)
         except TimeoutError:
-            self._keeping.kill(self._process)
+            self._supervision.kill(self.process)
             return EnvironmentFailed("the environment cut its own line to the server", usable=False)
+        if known is not None:
+            return SessionLost(f"the session is gone: {known}")
         if status is None:
             return SessionLost("the session is gone: the processes of this server were ended")
         if status == -signal.SIGKILL:
@@ -128,80 +227,94 @@ class ProcessRunner:
 
     # Copies.
 
-    async def fork(self, host: Host, count: int) -> list[Housed]:
+    async def _fork_all(self, count: int, done: Done) -> None:
         """Processes forked from this one."""
         lines: list[socket.socket] = []
         try:
             for start in range(0, count, MAX_DESCRIPTORS):
                 lines += await self._fork(min(MAX_DESCRIPTORS, count - start))
-            return [await welcome(self._keeping, line) for line in lines]
-        except BaseException:
-            for line in lines:
-                line.close()  # whoever is at the other end hears of it, and ends
-            raise
+            copies = [await welcome(self._supervision, line) for line in lines]
+        except EnvTorchError as error:
+            _close_all(lines)
+            done(None, error)
+        except (EOFError, OSError) as error:
+            _close_all(lines)
+            done(None, InternalError(f"a copy of the environment's process did not start: {error}"))
+        else:
+            done(copies, None)
 
     async def _fork(self, count: int) -> list[socket.socket]:
         pairs = [socket.socketpair() for _ in range(count)]
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def forked(result: Any, error: EnvTorchError | None) -> None:
+            if over.done():
+                return
+            if error is None:
+                over.set_result(None)
+            else:
+                over.set_exception(error)
+
+        self._done = forked
         try:
-            await self._exchange(Call("fork"), [theirs.fileno() for _, theirs in pairs])
+            # Straight to the socket: short, and nothing else is under way.
+            socket.send_fds(self._line, [frame(Call("fork"))], [theirs.fileno() for _, theirs in pairs])
+            await over
+        except OSError:
+            _close_all([ours for ours, _ in pairs])
+            raise await self.how_it_ended() from None
         except BaseException:
-            for ours, _ in pairs:
-                ours.close()
+            _close_all([ours for ours, _ in pairs])
             raise
         finally:
-            for _, theirs in pairs:
-                theirs.close()
+            _close_all([theirs for _, theirs in pairs])
         return [ours for ours, _ in pairs]
 
     async def close(self) -> None:
         """Let go of the process and see it end."""
-        self._line.close()
+        self._connection.close()
         try:
-            async with asyncio.timeout(BURIAL_S):
+            async with asyncio.timeout(END_TIMEOUT_S):
                 await asyncio.shield(self._death)
         except TimeoutError:
-            logger.warning("process %d does not end by itself, and is killed", self._process)
-            self._keeping.kill(self._process)
+            logger.warning("process %d does not end by itself, and is killed", self.process)
+            self._supervision.kill(self.process)
             await asyncio.shield(self._death)
         self.ended = self.ended or "it was closed"
 
 
-async def receive(line: socket.socket) -> Answer:
-    """The next frame on a session's socket. Raises `EOFError` when its process has gone."""
-    head = await _exactly(line, LENGTH.size)
-    return read_answer(await _exactly(line, take_length(head)))
+def _close_all(lines: list[socket.socket]) -> None:
+    for line in lines:
+        line.close()
 
 
-async def _exactly(line: socket.socket, size: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    data = await loop.sock_recv(line, min(size, 1 << 20))
-    if len(data) == size:
-        return data
-    whole = bytearray(data)
-    while data and len(whole) < size:
-        data = await loop.sock_recv(line, min(size - len(whole), 1 << 20))
-        whole += data
-    if not data:
-        raise EOFError
-    return bytes(whole)
-
-
-async def welcome(keeping: Keeping, line: socket.socket) -> Housed:
+async def welcome(supervision: ProcessSupervision, line: socket.socket) -> ProcessRunner:
     """The environment at the other end of a new line, when it is built."""
     line.setblocking(False)
-    hello = await receive(line)
-    if not isinstance(hello, Hello):
-        raise EOFError
-    runner = ProcessRunner(keeping, line, hello.process)
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_unix_connection(ProcessConnection, sock=line)
     try:
-        ready = await receive(line)
+        hello = await connection.receive()
+    except BaseException:
+        connection.close()
+        raise
+    if not isinstance(hello, Hello):
+        connection.close()
+        raise EOFError
+    runner = ProcessRunner(supervision, line, connection, hello.process)
+    try:
+        ready = await connection.receive()
     except asyncio.CancelledError:
-        keeping.kill(hello.process)
+        supervision.kill(hello.process)
+        connection.close()
         raise
     except (EOFError, OSError):
-        raise await runner.post_mortem() from None
+        connection.close()
+        raise await runner.how_it_ended() from None
     if isinstance(ready, Failed):
-        line.close()
+        connection.close()
         raise ready.error()
     assert isinstance(ready, Ready)
-    return Housed(RemoteHost(ready), runner)
+    runner.ready(ready)
+    return runner

@@ -20,7 +20,7 @@ from envtorch.server.runners.process.process_spawning import become_subreaper
 __all__ = ["main"]
 
 
-class Keeper:
+class ProcessSupervisor:
     """Owns every process of one server."""
 
     def __init__(self, lifeline: socket.socket, spawning: socket.socket, plan: Plan) -> None:
@@ -124,7 +124,7 @@ def main(lifeline: int, spawning: int) -> NoReturn:
     gc.collect()
     gc.freeze()
     try:
-        Keeper(owner, socket.socket(fileno=spawning), plan).serve()
+        ProcessSupervisor(owner, socket.socket(fileno=spawning), plan).serve()
     except BrokenPipeError:
         pass  # the server went while it was told something
     finally:

@@ -54,6 +54,7 @@ def load(plan: Plan, keeper: int) -> Seed:
         load_object(plan.state),
         load_object(plan.reset_observation) if plan.reset_observation else None,
         name=plan.name,
+        requires_reset=plan.requires_reset,
     )
     factory = Factory.of(load_object(plan.source))
     count = threads()

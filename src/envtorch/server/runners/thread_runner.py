@@ -1,0 +1,186 @@
+"""Environments on threads of their own, always the same one: for environments that block."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from envtorch.protocol.calls import Call
+from envtorch.protocol.flow import settle
+from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, finish
+from envtorch.server.runners.runner import Done
+from envtorch.server.runners.thread_results import ThreadResults
+
+__all__ = ["LoopThreadRunner", "ThreadRunner", "ThreadStock", "WorkerThread"]
+
+MOST_IDLE = 64
+"""How many idle threads are kept for sessions to come."""
+
+
+class WorkerThread:
+    """A thread that runs what it is given, in order.
+
+    It is a daemon: an environment that hangs must not keep a stopped server from exiting.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.is_busy = False
+        threading.Thread(target=self._work, name="envtorch-environment", daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            job()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """What `function` returns, called on this thread. Raises what it raises."""
+        over: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
+        results = ThreadResults.of(asyncio.get_running_loop())
+
+        def done(result: Any, error: Any) -> None:
+            if over.done():
+                return
+            if error is None:
+                over.set_result(result)
+            else:
+                over.set_exception(error)
+
+        def job() -> None:
+            try:
+                answered = CallResult(function(), None)
+            except BaseException as error:  # it belongs to whoever awaits the result
+                kept = error if isinstance(error, Exception) else RuntimeError(repr(error))
+                kept = RuntimeError(repr(error)) if isinstance(error, StopIteration) else kept
+                answered = CallResult(None, kept)  # type: ignore[arg-type]
+            self.is_busy = False
+            results.post(done, answered)
+
+        self.is_busy = True
+        self.jobs.put(job)
+        return await over
+
+
+class ThreadStock:
+    """Threads for the sessions of one server. A session keeps its thread; an idle one serves the next."""
+
+    def __init__(self) -> None:
+        self._idle: list[WorkerThread] = []
+        self._is_closed = False
+
+    def take(self) -> WorkerThread:
+        return self._idle.pop() if self._idle else WorkerThread()
+
+    def give_back(self, worker: WorkerThread) -> None:
+        """The session is over. A thread that is still in a call ends after it."""
+        if self._is_closed or worker.is_busy or len(self._idle) >= MOST_IDLE:
+            worker.jobs.put(None)
+        else:
+            self._idle.append(worker)
+
+    def close(self) -> None:
+        """End the idle threads; the others end when they are given back."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().jobs.put(None)
+
+
+class ThreadRunner:
+    """Calls an environment on its thread. A call that runs cannot be stopped."""
+
+    ended = None
+    steps_together = None
+
+    def __init__(self, host: EnvironmentHost, worker: WorkerThread, stock: ThreadStock) -> None:
+        self.host = host
+        self.name, self.has_tools = host.name, host.has_tools
+        self._worker, self._stock = worker, stock
+
+    def start(self, call: Call, done: Done) -> None:
+        if call.operation == "fork":
+            done = partial(self._forked, done)
+        results = ThreadResults.of(asyncio.get_running_loop())
+        self._worker.is_busy = True
+        self._worker.jobs.put(partial(self._answer, call, results, done))
+
+    def _answer(self, call: Call, results: ThreadResults, done: Done) -> None:
+        """On the thread."""
+        answered = answer(self.host, call, _settled)
+        self._worker.is_busy = False
+        results.post(done, answered)
+
+    def _forked(self, done: Done, hosts: Any, error: Any) -> None:
+        stock = self._stock
+        done(None if hosts is None else [ThreadRunner(host, stock.take(), stock) for host in hosts], error)
+
+    def stop(self) -> bool:
+        return False
+
+    async def close(self) -> None:
+        self._stock.give_back(self._worker)
+
+
+class LoopThreadRunner:
+    """Calls an environment on a thread with an event loop of its own: it both awaits and blocks."""
+
+    ended = None
+    steps_together = None
+
+    def __init__(self, host: EnvironmentHost, worker: WorkerThread, stock: ThreadStock) -> None:
+        self.host = host
+        self.name, self.has_tools = host.name, host.has_tools
+        self._worker, self._stock = worker, stock
+        self._loop = asyncio.new_event_loop()
+        worker.jobs.put(self._loop.run_forever)
+
+    def start(self, call: Call, done: Done) -> None:
+        if call.operation == "fork":
+            done = partial(self._forked, done)
+        results = ThreadResults.of(asyncio.get_running_loop())
+        self._worker.is_busy = True
+        self._loop.call_soon_threadsafe(self._begin, call, results, done)
+
+    def _begin(self, call: Call, results: ThreadResults, done: Done) -> None:
+        """On the thread, as `_finished`."""
+        answered = begin(self.host, call)
+        if isinstance(answered, CallResult):
+            self._finished(results, done, answered)
+            return
+        task = self._loop.create_task(finish(call, *answered))
+        task.add_done_callback(lambda task: self._finished(results, done, task.result()))
+
+    def _finished(self, results: ThreadResults, done: Done, answered: CallResult) -> None:
+        self._worker.is_busy = False
+        results.post(done, answered)
+
+    def _forked(self, done: Done, hosts: Any, error: Any) -> None:
+        stock = self._stock
+        copies = None if hosts is None else [LoopThreadRunner(host, stock.take(), stock) for host in hosts]
+        done(copies, error)
+
+    def stop(self) -> bool:
+        return False
+
+    async def close(self) -> None:
+        if self._worker.is_busy:
+            self._stock.give_back(self._worker)
+            return
+        ending = asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop)
+        ending.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        await self._worker.run(lambda: None)
+        self._loop.close()
+        self._stock.give_back(self._worker)
+
+
+async def _cancel_the_rest() -> None:
+    """End what an environment left running on its loop."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+def _settled(value: Any) -> Any:
+    """A value, or what it comes to: on this thread, which has no loop."""
+    return asyncio.run(settle(value)) if hasattr(type(value), "__await__") else value

@@ -1,0 +1,109 @@
+"""The steps of many sessions in one call, for environments whose author wrote `step_many`."""
+
+from collections.abc import Mapping, Sequence
+from types import CoroutineType
+from typing import Any, NamedTuple
+
+from envtorch.batch_actions import Actions
+from envtorch.errors import EnvironmentFailed, EnvTorchError
+from envtorch.protocol.batch import Steps, pick, write_together
+from envtorch.protocol.calls import Call
+from envtorch.protocol.encoding import Encoded, encode_observation
+from envtorch.protocol.formats import Format
+from envtorch.protocol.host import EnvironmentHost, answer_many
+from envtorch.protocol.ledger import Outcome
+from envtorch.server.sessions.session import Session
+
+__all__ = ["Share", "StepsTogether"]
+
+
+class Share(NamedTuple):
+    """One session's part of what `step_many` returned as columns, already encoded for all."""
+
+    columns: bytes
+    place: int
+    format: Format
+
+    def encoded(self) -> Encoded:
+        """The part by itself, for a caller who asks again."""
+        return pick(self.columns, self.place, self.format)
+
+
+class StepsTogether:
+    """A batch whose steps are one call. Whether they can be is decided before anything runs."""
+
+    def __init__(
+        self, sessions: Sequence[Session], hosts: Sequence[EnvironmentHost], actions: Actions[Any]
+    ) -> None:
+        self._sessions, self._hosts, self._actions = sessions, hosts, actions
+        self.columns: bytes | None = None
+        """The data of the reply to all of them, where `step_many` returned columns."""
+
+    @classmethod
+    def of(
+        cls, asked: Steps, sessions: Sequence[Session | None], id: int, format: Format
+    ) -> "StepsTogether | None":
+        """The batch as one call; None where a session is busy, or its environment steps by itself."""
+        ready = [session for session in sessions if session is not None and session.may_step_together(id)]
+        if not ready or len(ready) != len(sessions) or len(set(asked.ch)) != len(asked.ch):
+            return None
+        hosts = [host for session in ready if (host := session.runner.steps_together) is not None]
+        if len({type(host.environment) for host in hosts}) != 1:
+            return None
+        actions = _actions(asked, hosts[0], format)
+        if actions is None or len(actions) != len(ready):
+            return None
+        return cls(ready, hosts, actions)
+
+    def run(self, channels: list[int], id: int, acknowledged: int | None, format: Format) -> list[Outcome]:
+        """Take the steps; what came of each."""
+
+        def act() -> tuple[Sequence[Any], EnvTorchError | None]:
+            returned, error = answer_many(self._hosts, self._actions)
+            if error is not None:
+                return (), error
+            try:
+                return self._results(returned, channels, format), None
+            except EnvTorchError as failed:
+                return (), failed
+
+        call = Call("step", format=format.name)
+        return Session.submit_together(self._sessions, call, act, id=id, acknowledged=acknowledged)
+
+    def _results(self, returned: Any, channels: list[int], format: Format) -> Sequence[Any]:
+        """A result or an error for each session."""
+        kind = self._hosts[0].codec.spec.observation
+        if isinstance(returned, Mapping):
+            self.columns = write_together(kind, returned, channels, format)
+            return [Share(self.columns, place, format) for place in range(len(channels))]
+        return [_encoded(one, format, kind) for one in _observations(returned, len(channels))]
+
+
+def _encoded(observation: Any, format: Format, kind: type) -> Encoded | EnvTorchError:
+    try:
+        return encode_observation(observation, format, method="step_many", expected=kind)
+    except EnvTorchError as error:
+        return error
+
+
+def _actions(asked: Steps, host: EnvironmentHost, format: Format) -> Actions[Any] | None:
+    """The actions, read at once; None when they have to be read one by one."""
+    if bytes(asked.columns):
+        return host.codec.decode_columns(bytes(asked.columns), len(asked.ch), format)
+    rows = host.codec.decode_actions(bytes(asked.actions), format)
+    return None if rows is None else Actions.of(rows)
+
+
+def _observations(returned: Any, count: int) -> list[Any]:
+    """What `step_many` returned, if it is as many observations as there were environments."""
+    if isinstance(returned, CoroutineType):
+        returned.close()
+        raise EnvironmentFailed("step_many has to be a plain classmethod: it is not awaited")
+    if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
+        raise EnvironmentFailed(
+            f"step_many returned {type(returned).__name__}; it must return a list of observations, "
+            "or their columns"
+        )
+    if len(returned) != count:
+        raise EnvironmentFailed(f"step_many returned {len(returned)} observations for {count} environments")
+    return list(returned)
