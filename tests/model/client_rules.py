@@ -29,8 +29,13 @@ def _cut(state: State, number: int) -> State:
     state = state.with_line(number, line._replace(down=(), is_down=False))
     for client in state.clients:
         if client.line == number:
-            state = state.with_client(client._replace(line=None, is_greeted=False))
+            state = state.with_client(_left(client, 1))
     return state
+
+
+def _left(client: Client, strays: int) -> Client:
+    """Without its socket, and with so many more strays."""
+    return client._replace(line=None, is_greeted=False, strays=client.strays + strays)
 
 
 def _act(state: State, client: Client, faults: frozenset[Fault]) -> Iterator[tuple[str, State]]:
@@ -113,10 +118,14 @@ def _send(state: State, client: Client, request: Request) -> State:
 
 
 def _receive(state: State, client: Client, reply: Reply, faults: frozenset[Fault]) -> State:
-    if reply.kind == "end of stream":
+    if reply.kind in ("end of stream", "taken over"):
         assert client.line is not None
         state = state.with_line(client.line, state.lines[client.line]._replace(down=(), is_down=False))
-        return state.with_client(client._replace(line=None, is_greeted=False))
+        if reply.kind == "end of stream":
+            return state.with_client(_left(client, 1))
+        if not client.strays or Fault.NO_STRAY_COUNT in faults:
+            return _ended(state, client, "SessionLost")  # another client has attached
+        return state.with_client(_left(client, -1))  # it may have been a socket of its own
     if reply.kind == "session":
         last_id = client.last_id if client.last_id or client.name != "second" else reply.last_id
         client = client._replace(is_greeted=True, is_open=True, last_id=last_id)
@@ -205,7 +214,7 @@ def _ended(state: State, client: Client, error: str) -> State:
 
 
 def _told(reply: Reply) -> str:
-    if reply.kind in ("session", "end of stream"):
+    if reply.kind in ("session", "end of stream", "taken over"):
         return reply.kind
     return f"the answer to request {reply.id}: {reply.kind} {' '.join(reply.history)}".rstrip()
 

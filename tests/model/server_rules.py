@@ -7,6 +7,7 @@ from tests.model.session_state import Entry, Fault, Job, Line, Reply, Request, S
 __all__ = ["close_line", "server_events"]
 
 END = Reply("end of stream")
+TAKEN_OVER = Reply("taken over")
 
 
 def server_events(state: State, faults: frozenset[Fault]) -> Iterator[tuple[str, State]]:
@@ -29,10 +30,10 @@ def server_events(state: State, faults: frozenset[Fault]) -> Iterator[tuple[str,
         yield "server 0 dies", _die(state)
 
 
-def close_line(state: State, number: int) -> State:
+def close_line(state: State, number: int, why: Reply = END) -> State:
     """The server's end of a socket is gone: what was not read is lost, what was sent may still arrive."""
     line = state.lines[number]
-    down = (*line.down, END) if line.is_down and line.is_up else line.down
+    down = (*line.down, why) if line.is_down and line.is_up else line.down
     return state.with_line(number, Line(line.server, (), down, is_up=False, is_down=line.is_down))
 
 
@@ -82,7 +83,7 @@ def _attach(state: State, number: int, request: Request) -> State:
         return _tell(state, (number,), Reply("lost"))
     for other, holder in enumerate(state.lines):
         if holder.token == token and other != number:
-            state = close_line(state, other)
+            state = close_line(state, other, TAKEN_OVER)
     state = state.with_session(session).with_line(number, line._replace(token=token))
     return _tell(state, (number,), Reply("session", last_id=session.newest))
 

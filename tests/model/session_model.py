@@ -32,7 +32,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "cancel": Scenario(("p1", "p2"), Chances(cuts=1, cancels=1, gives_up=1)),
     "fork": Scenario(("p1", "fork", "p2"), Chances(cuts=1), is_hidden=True),
     "os.fork": Scenario(("p1", "p2"), Chances(cuts=1, process_forks=1), is_hidden=True),
-    "second holder": Scenario(("p1", "p2"), Chances(takeovers=1), connections=2),
+    "second holder": Scenario(("p1", "p2"), Chances(cuts=1, takeovers=1), connections=2),
     "dead server": Scenario(("p1", "p2", "p3"), Chances(cuts=1, deaths=1, gives_up=1)),
     "expired grace": Scenario(("p1", "p2"), Chances(cuts=1, expiries=1)),
 }
@@ -41,7 +41,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 LARGE_SCENARIOS: Mapping[str, Scenario] = {
     "three steps, two cuts": Scenario(("p1", "p2", "p3"), Chances(cuts=2), connections=5, is_hidden=True),
     "two cuts around a fork": Scenario(("p1", "fork", "p2"), Chances(cuts=2), connections=5, is_hidden=True),
-    "cuts and a second holder": Scenario(("p1", "p2"), Chances(cuts=1, takeovers=1)),
+    "cuts and a second holder": Scenario(("p1", "p2"), Chances(cuts=2, takeovers=1)),
     "a second holder of a dead server": Scenario(("p1", "p2"), Chances(deaths=1, takeovers=1), connections=2),
     "os.fork and a fork": Scenario(("p1", "fork", "p2"), Chances(cuts=1, process_forks=1), is_hidden=True),
     "deadlines, cancels, a dead server": Scenario(
@@ -54,7 +54,7 @@ LARGE_SCENARIOS: Mapping[str, Scenario] = {
 """Several things at once, for `make test-model`."""
 
 
-EQUAL_CONTENTS = Scenario(("p1", "p2"), Chances(takeovers=1), connections=2, second="P1")
+EQUAL_CONTENTS = Scenario(("p1", "p2"), Chances(cuts=1, takeovers=1), connections=2, second="P1")
 """What the protocol does not promise: two holders that send equal contents under one id are one request."""
 
 

@@ -29,6 +29,7 @@ class Fault(enum.Enum):
     NO_DIGEST = "the ledger does not compare a repeated id's contents"
     NO_PROCESS_CHECK = "a client works in a process that inherited it by os.fork"
     NO_ID_CHECK = "a client takes the next reply for its own, whatever its id"
+    NO_STRAY_COUNT = "a client gives up whenever its session is taken over, also by a socket of its own"
     NO_COMPARISON = "a replay does not compare its observations with those of the first server"
 
 
@@ -49,8 +50,8 @@ class Request(NamedTuple):
 
 class Reply(NamedTuple):
     kind: str
-    """`session`, `end of stream`, or an outcome: `done`, `failed`, `timed out`, `cancelled`, `refused`,
-    `lost`."""
+    """`session`, `end of stream`, `taken over`, or an outcome: `done`, `failed`, `timed out`, `cancelled`,
+    `refused`, `lost`."""
     id: int = 0
     history: History = ()
     last_id: int = 0
@@ -110,6 +111,8 @@ class Client(NamedTuple):
     is_greeted: bool = False
     connections: int = 3
     """How many sockets it opens before it gives its session up for lost."""
+    strays: int = 0
+    """Sockets it has left, on which an `attach` may still be on its way."""
     last_id: int = 0
     arrived: int = 0
     waiting: Request | None = None

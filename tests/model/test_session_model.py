@@ -22,6 +22,7 @@ def test_each_acknowledged_step_runs_once_in_order_and_is_given_its_own_answer(n
         (Fault.NO_DIGEST, "second holder", "parent asked for p1, and was given the answer to s1"),
         (Fault.NO_PROCESS_CHECK, "os.fork", "child asked for c1, and was given the answer to p1"),
         (Fault.NO_ID_CHECK, "timeouts", "parent asked for p2, and was given the answer to p1"),
+        (Fault.NO_STRAY_COUNT, "cuts", "parent was told SessionLost"),
         (Fault.NO_COMPARISON, "dead server", "parent saw"),
     ],
 )

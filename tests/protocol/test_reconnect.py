@@ -360,6 +360,20 @@ def test_a_session_that_another_client_took_over_is_not_fought_over() -> None:
     assert sum(isinstance(one, Connect) for one in network.done) == 1
 
 
+def test_a_session_that_an_earlier_socket_of_the_client_took_over_is_attached_again() -> None:
+    """An `attach` on a socket that was left may be read after the one on the next socket."""
+    network = Ending(Server())
+    client = Client(network)
+    client.open()
+    network.code = 1006
+    assert client.step(1) == 1
+    network.code = 4000
+    assert client.step(2) == 2, "it may have been our own stray, which is used up now"
+    network.code = 4000
+    with pytest.raises(SessionLost, match="another client has attached"):
+        client.step(3)
+
+
 def test_a_silent_server_is_pinged_and_then_left() -> None:
     client = Client(Network(Server(), iter([0, 0, 0, 0, 3, 0, 3])))
     client.open()

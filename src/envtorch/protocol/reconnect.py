@@ -232,6 +232,8 @@ class Reconnecting:
         self._unharmful = unharmful
         self._clock = clock
         self._outage: Outage | None = None
+        self._strays = 0
+        """Sockets that were left, on which an `attach` may still be on its way to the server."""
 
     @property
     def format(self) -> Format:
@@ -444,8 +446,9 @@ class Reconnecting:
         outage.reason = failure
         code = failure.code if isinstance(failure, Cut) else None
         outage.is_shut_down |= self.channels.is_draining or code in GOING_AWAY
-        if code == TAKEN_OVER:
+        if code == TAKEN_OVER and not self._strays:
             raise self._gone(failure, "another client has attached to the session")
+        self._strays += -1 if code == TAKEN_OVER else 1  # each stray takes the sessions over once at most
         if isinstance(failure, Cut) and code == TOO_LARGE:
             self._outage = None
             self.channels.fail(MessageTooLarge(str(failure)))
