@@ -1,28 +1,34 @@
 """A call that does not return costs no slot where it can be stopped, and is counted where it cannot."""
 
+import asyncio
 import logging
 import os
-import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from websockets.sync.client import connect
 
 from envtorch import ConcurrencyConfig, EnvClient
-from envtorch.errors import CapacityReached, FactoryFailed, TimedOut
+from envtorch.errors import CapacityReached, EnvTorchError, FactoryFailed, TimedOut
+from envtorch.protocol.calls import Call
 from envtorch.server import create_app
+from envtorch.server.sessions.registry import CLOSE_S
 from tests import patient
 from tests.server import hanging
 from tests.server.environments import Count, Order, Report
-from tests.server.hanging import HangsInClose, HangsInInit, HangsInStep, IgnoresCancel
+from tests.server.hanging import HangsInClose, HangsInExecutor, HangsInInit, HangsInStep, IgnoresCancel
 from tests.support import PATIENCE_S, Running, eventually, running
 
-Wire = Literal["json", "msgpack", "openenv"]
-WIRES: list[Wire] = ["json", "msgpack", "openenv"]
+Wire = Literal["json", "openenv"]
+WIRES: list[Wire] = ["json", "openenv"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -55,7 +61,7 @@ def give_up_on_a_step(url: str, wire: Wire) -> None:
             env.step(Order(do="hang"), timeout_s=0.2)
 
 
-DIES_IN_STEP = """
+STEPS = """
 import sys
 from tests.server.test_stuck_sessions import Client, Order
 env = Client(sys.argv[1], wire=sys.argv[2])
@@ -65,16 +71,24 @@ env.step(Order(do="hang"))
 """
 
 
-def die_in_a_step(url: str, wire: Wire) -> None:
-    arguments = [sys.executable, "-c", DIES_IN_STEP, url, wire]
+@contextmanager
+def trainer_in_a_step(url: str, wire: Wire) -> Iterator[None]:
+    """A process that waits for a step that hangs. It is killed, with SIGKILL, at the end of the block."""
+    arguments = [sys.executable, "-c", STEPS, url, wire]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=ROOT, text=True) as trainer:
-        assert trainer.stdout is not None
-        assert trainer.stdout.readline() == "ready\n"
-        eventually(
-            lambda: 'envtorch_sessions{phase="busy"} 1.0' in patient.get(url + "/metrics").text,
-            "the step runs",
-        )
-        trainer.send_signal(signal.SIGKILL)
+        try:
+            assert trainer.stdout is not None
+            assert trainer.stdout.readline() == "ready\n"
+            busy = 'envtorch_sessions{phase="busy"} 1.0'
+            eventually(lambda: busy in patient.get(url + "/metrics").text, "the step runs")
+            yield
+        finally:
+            trainer.kill()
+
+
+def die_in_a_step(url: str, wire: Wire) -> None:
+    with trainer_in_a_step(url, wire):
+        pass
 
 
 def close_a_session(url: str, wire: Wire) -> None:
@@ -181,3 +195,103 @@ def test_a_client_that_leaves_during_a_slow_start_is_not_counted_as_stuck() -> N
         hanging.released.set()
         eventually(lambda: server.sessions.active == 0, "its slot is free")
         assert server.sessions.stuck == 0
+
+
+# Stopping a server.
+
+SERVER = """
+import logging, socket, sys
+from envtorch import ConcurrencyConfig
+from envtorch.server import create_app, serve
+from tests.server import hanging
+from tests.server.environments import Order, Report
+
+logging.basicConfig(level="WARNING")
+config = ConcurrencyConfig(max_concurrent_envs=4, stop_timeout=600, start_timeout=600)
+isolation = sys.argv[4] if sys.argv[4] != "thread" else None
+app = create_app(getattr(hanging, sys.argv[2]), Order, Report, concurrency_config=config, isolation=isolation)
+listener = socket.socket(fileno=int(sys.argv[1]))
+ready = (lambda: None) if sys.argv[3] == "eager" else None
+serve(app, listener=listener, drain_s=DRAIN_S, on_ready=ready)
+"""
+DRAIN_S = 2.0
+EXIT_S = 30.0
+"""Far more than closing takes on a loaded machine, and far less than the calls and deadlines of these servers."""
+
+
+@contextmanager
+def server_process(source: type, place: str = "thread", *, eager: bool = False) -> Iterator["Served"]:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        fd = listener.fileno()
+        code = SERVER.replace("DRAIN_S", str(DRAIN_S))
+        arguments = [str(fd), source.__name__, "eager" if eager else "lazy", place]
+        process = subprocess.Popen([sys.executable, "-c", code, *arguments], pass_fds=[fd], cwd=ROOT)
+    try:
+        yield Served(url, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    url: str
+    process: "subprocess.Popen[bytes]"
+
+    def stop(self) -> float:
+        """Send SIGTERM, and see the process exit with 0. Returns how long it took."""
+        began = time.monotonic()
+        self.process.terminate()
+        assert self.process.wait(PATIENCE_S) == 0
+        return time.monotonic() - began
+
+
+@pytest.mark.parametrize("place", ["thread", "process"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_sigterm_ends_a_server_with_a_hung_step(wire: Wire, place: str) -> None:
+    with server_process(HangsInStep, place) as served, trainer_in_a_step(served.url, wire):
+        assert served.stop() < DRAIN_S + EXIT_S
+
+
+@pytest.mark.parametrize("source", [HangsInExecutor, IgnoresCancel])
+def test_sigterm_ends_a_server_whose_event_loop_cannot_end(source: type[HangsInStep]) -> None:
+    with server_process(source) as served, trainer_in_a_step(served.url, "json"):
+        assert served.stop() < DRAIN_S + EXIT_S
+
+
+@pytest.mark.parametrize("place", ["thread", "process"])
+def test_sigterm_ends_a_server_with_a_hung_close(place: str) -> None:
+    with server_process(HangsInClose, place) as served:
+        env = Client(served.url)
+        env.reset()
+        assert served.stop() < DRAIN_S + EXIT_S
+        with suppress(EnvTorchError):
+            env.close()
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["session", "startup"])
+@pytest.mark.parametrize("place", ["thread", "process"])
+def test_sigterm_ends_a_server_with_a_hung_constructor(place: str, eager: bool) -> None:
+    with server_process(HangsInInit, place, eager=eager) as served:
+        eventually(lambda: patient.get(served.url + "/ready").json()["ready"], "the server is up")
+        with connect(served.url.replace("http", "ws") + "/ws", ping_interval=None):
+            assert served.stop() < DRAIN_S + EXIT_S
+
+
+def test_closing_after_a_drain_that_used_up_its_time_waits_no_further_time() -> None:
+    async def main() -> float:
+        config = ConcurrencyConfig(stop_timeout=600)
+        sessions = create_app(HangsInStep, Order, Report, concurrency_config=config).state.env_server.sessions
+        session = await sessions.open(held=True)
+        await session.call(Call.reset(b"{}"))
+        session.submit(Call("step", b'{"do": "hang"}'))
+        assert not await sessions.drain(0.01)
+        began = time.monotonic()
+        await sessions.close()
+        took = time.monotonic() - began
+        hanging.released.set()
+        return took
+
+    hanging.released.clear()
+    assert asyncio.run(main()) < CLOSE_S
