@@ -216,7 +216,7 @@ serve(app, listener=listener, drain_s=DRAIN_S, on_ready=ready)
 """
 DRAIN_S = 2.0
 EXIT_S = 30.0
-"""Far more than closing takes on a loaded machine, and far less than the calls and deadlines of these servers."""
+"""Far more than closing takes on a loaded machine, far less than these servers would wait for their calls."""
 
 
 @contextmanager
@@ -284,7 +284,7 @@ def test_closing_after_a_drain_that_used_up_its_time_waits_no_further_time() -> 
         config = ConcurrencyConfig(stop_timeout=600)
         sessions = create_app(HangsInStep, Order, Report, concurrency_config=config).state.env_server.sessions
         session = await sessions.open(held=True)
-        await session.call(Call.reset(b"{}"))
+        await session.call(Call.reset())
         session.submit(Call("step", b'{"do": "hang"}'))
         assert not await sessions.drain(0.01)
         began = time.monotonic()
