@@ -43,7 +43,7 @@ class Tracer:
             yield
         finally:
             sys.setprofile(before)
-            threading.setprofile(before_in_threads)  # type: ignore[arg-type]
+            threading.setprofile(before_in_threads)
 
 
 def walked() -> set[str]:
