@@ -59,6 +59,7 @@ WRONG = [
     Wrong("frobnicate", Exit.MISUSED, "No such command 'frobnicate'", "for help"),
     Wrong("serve", Exit.MISUSED, "Missing argument 'TARGET'", "serve -h' for help"),
     Wrong("serve good:Game --wrong", Exit.MISUSED, "No such option: --wrong", "serve -h' for help"),
+    Wrong("serve good:Game --record-required", Exit.MISUSED, "needs --record", "and a directory"),
     Wrong("serve eco_env", Exit.MISUSED, "did you mean echo_env?", "coding_env, echo_env, repl_env"),
     Wrong("serve good", Exit.MISUSED, "did you mean good.py?", "a .py file"),
     Wrong("serve nowhere:app", Exit.MISUSED, "there is no module 'nowhere'", "./my_env.py"),

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envtorch.client.translation import ask_reset, ask_state, ask_step
 from envtorch.envs.echo_env import EchoAction, EchoEnv
 from envtorch.errors import CapacityReached, EnvironmentFailed, InvalidAction, ProtocolError
 from envtorch.protocol.flow import drive
-from envtorch.protocol.requests import Pairing, ask_reset, ask_state, ask_step, websocket_url
+from envtorch.protocol.requests import Pairing, websocket_url
 from envtorch.protocol.wire import Answer, Ask
 
 client = EchoEnv("http://nowhere")

@@ -188,7 +188,7 @@ class TestSessions:
             assert wire.ask(**wire.step(1, "x"))["data"]["code"] == "SESSION_ERROR"
 
     def test_a_full_server_lets_wait_in_turn(self) -> None:
-        with running(create_app(Obedient)) as server, extended(server) as holder:
+        with running(create_app(Obedient, sessions=1)) as server, extended(server) as holder:
             holder.open()
             with extended(server) as impatient:
                 assert impatient.open()["code"] == "CAPACITY_REACHED"

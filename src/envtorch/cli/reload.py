@@ -27,13 +27,14 @@ __all__ = ["serve_and_reload", "watched_places"]
 def serve_and_reload(target: str, listener: socket.socket, options: Mapping[str, object]) -> None:
     """Serve until told to stop, with a fresh process after every change.
 
-    `options` are those of `envtorch serve`, by their names on the command line; one that is None is left out.
+    `options` are those of `envtorch serve`, by their names on the command line. One that is None or False is
+    left out.
     """
     places = watched_places(target)
     address, port = listener.getsockname()[:2]
     typer.echo(f"EnvTorch serves {target} on http://{address}:{port} and reloads when it changes", err=True)
     listener.set_inheritable(True)
-    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    given = [part for name, value in options.items() for part in _as_arguments(name, value)]
     command = [sys.executable, "-m", "envtorch.cli", "serve", target, "--fd", str(listener.fileno()), *given]
     told_to_stop = threading.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
@@ -47,6 +48,12 @@ def serve_and_reload(target: str, listener: socket.socket, options: Mapping[str,
             child = _start(command, listener)
     finally:
         _stop(child)
+
+
+def _as_arguments(name: str, value: object) -> tuple[str, ...]:
+    if value is None or value is False:
+        return ()
+    return (name,) if value is True else (name, str(value))
 
 
 def watched_places(target: str) -> list[Path]:

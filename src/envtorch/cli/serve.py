@@ -70,6 +70,14 @@ def serve(
         Path | None,
         typer.Option(help="Write every episode down, in this directory.", rich_help_panel=SESSIONS),
     ] = None,
+    record_required: Annotated[
+        bool,
+        typer.Option(
+            "--record-required",
+            help="Refuse calls while the recording cannot be written.",
+            rich_help_panel=SESSIONS,
+        ),
+    ] = False,
     drain: Annotated[
         float,
         typer.Option(min=0.0, help="Seconds that running calls have at SIGTERM.", rich_help_panel=SESSIONS),
@@ -82,6 +90,8 @@ def serve(
     """Serve an environment over HTTP, WebSocket and MCP until interrupted."""
     from envtorch.targets import find_target
 
+    if record_required and record is None:
+        raise ConfigurationError("--record-required needs --record and a directory")
     found = find_target(target)
     if web:
         ask_for_web_page()
@@ -94,17 +104,27 @@ def serve(
             "--sessions": sessions,
             "--workers": workers,
             "--record": record,
+            "--record-required": record_required,
             "--drain": min(drain, 2.0),  # a person who edits does not want to wait
         }
         serve_and_reload(target, _listener(host, port, fd), options)
         return
     if workers > 1:
         _serve_workers(
-            found, workers, _listener(host, port, fd), isolation, sessions, token_file, drain, record, web
+            found,
+            workers,
+            _listener(host, port, fd),
+            isolation,
+            sessions,
+            token_file,
+            drain,
+            record,
+            record_required,
+            web,
         )
         return
     log_author_frames_only()
-    app = _application(found, isolation, sessions, record)
+    app = _application(found, isolation, sessions, record, record_required)
     listener = _listener(host, port, fd)
 
     def say() -> None:
@@ -129,6 +149,7 @@ def _serve_workers(
     token_file: Path | None,
     drain_s: float,
     record: Path | None,
+    record_required: bool,
     web: bool,
 ) -> None:
     from envtorch.server.workers import serve_workers
@@ -148,6 +169,7 @@ def _serve_workers(
         isolation=isolation,
         sessions=sessions,
         record=record,
+        record_required=record_required,
         preludes=PRELUDES,
         loader="envtorch.targets:load_app",
         on_ready=say,
@@ -158,14 +180,16 @@ def _places(web: bool) -> str:
     return "the page at /web, docs at /docs" if web else "docs at /docs"
 
 
-def _application(target: "Target", isolation: str | None, sessions: int | None, record: Path | None) -> Any:
+def _application(
+    target: "Target", isolation: str | None, sessions: int | None, record: Path | None, record_required: bool
+) -> Any:
     app = target.load()
     if isolation is not None:
         _server_of(app, target, "--isolation").isolate(isolation, preludes=PRELUDES)
     if sessions is not None:
         _server_of(app, target, "--sessions").make_room(sessions)
     if record is not None:
-        _server_of(app, target, "--record").record(record)
+        _server_of(app, target, "--record").record(record, required=record_required)
     return app
 
 

@@ -1,4 +1,7 @@
-"""Translates between a client's values and the payloads that travel; blocking and async clients share it."""
+"""Translates between a client's values and the payloads that travel, and asks with them.
+
+Blocking and async clients share both: a request is a flow that yields an `Ask` and is sent its `Answer`.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -11,9 +14,11 @@ from envtorch.errors import InvalidAction
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.requests import Asking
+from envtorch.protocol.wire import Ask
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
-__all__ = ["Translation"]
+__all__ = ["Translation", "ask_reset", "ask_state", "ask_step"]
 
 
 class Translation(Generic[ActT, ObsT, StateT]):
@@ -48,7 +53,7 @@ class Translation(Generic[ActT, ObsT, StateT]):
         """The state in a reply to `state`."""
         return self._codec.decode_state(payload)
 
-    # What the flows of `envtorch.protocol.requests` call.
+    # What the flows call.
 
     def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
         if type(self)._step_payload is Translation._step_payload:
@@ -106,3 +111,25 @@ class Translation(Generic[ActT, ObsT, StateT]):
         arguments = type_arguments(cls, Translation) or (dict, dict, dict)
         action, observation, state = (a if isinstance(a, type) and a is not Any else dict for a in arguments)
         return EnvSpec(action, observation, state, name=cls.__name__)
+
+
+def ask_reset(
+    translation: Translation[Any, ObsT, Any], options: Mapping[str, Any], format: Format = JSON
+) -> Asking[StepResult[ObsT]]:
+    """Begin an episode."""
+    answer = yield Ask("reset", encode_value(dict(options), format, blame=InvalidAction))
+    return translation.parse_result(answer.expect("observation"))
+
+
+def ask_step(
+    translation: Translation[ActT, ObsT, Any], action: ActT, format: Format = JSON
+) -> Asking[StepResult[ObsT]]:
+    """Take one action."""
+    answer = yield Ask("step", translation.encode_action(action, format))
+    return translation.parse_result(answer.expect("observation"))
+
+
+def ask_state(translation: Translation[Any, Any, StateT]) -> Asking[StateT]:
+    """Get the state of the episode."""
+    answer = yield Ask("state")
+    return translation.parse_state(answer.expect("state"))

@@ -1,23 +1,20 @@
-"""The client's side of the conversation, as flows: each yields an `Ask` and is sent its `Answer`."""
+"""What a client asks of a server, and in what order the replies come.
 
-from collections.abc import Generator, Mapping
-from typing import Any, Protocol, TypeVar
+A request is a flow that yields an `Ask` and is sent its `Answer`.
+"""
+
+from collections.abc import Generator
+from typing import TypeVar
 
 from envtorch.errors import InvalidAction
-from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Answer, Ask
-from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = [
     "CLOSE",
     "Asking",
     "Pairing",
-    "Translator",
     "ask_fork",
-    "ask_reset",
-    "ask_state",
-    "ask_step",
     "require_count",
     "websocket_url",
 ]
@@ -27,40 +24,6 @@ Asking = Generator[Ask, Answer, T]
 
 CLOSE = Ask("close")
 """Ends a session on OpenEnv's wire; there is no reply to it."""
-
-ActC = TypeVar("ActC", contravariant=True)
-ObsI = TypeVar("ObsI")
-StateC = TypeVar("StateC", covariant=True)
-
-
-class Translator(Protocol[ActC, ObsI, StateC]):
-    """Turns a client's values into payloads and back: the three hooks a client class may override."""
-
-    def encode_action(self, action: ActC, format: Format) -> bytes: ...
-    def parse_result(self, payload: dict[str, Any]) -> StepResult[ObsI]: ...
-    def parse_state(self, payload: dict[str, Any]) -> StateC: ...
-
-
-def ask_reset(
-    translator: Translator[Any, ObsT, Any], options: Mapping[str, Any], format: Format = JSON
-) -> Asking[StepResult[ObsT]]:
-    """Begin an episode."""
-    answer = yield Ask("reset", encode_value(dict(options), format, blame=InvalidAction))
-    return translator.parse_result(answer.expect("observation"))
-
-
-def ask_step(
-    translator: Translator[ActT, ObsT, Any], action: ActT, format: Format = JSON
-) -> Asking[StepResult[ObsT]]:
-    """Take one action."""
-    answer = yield Ask("step", translator.encode_action(action, format))
-    return translator.parse_result(answer.expect("observation"))
-
-
-def ask_state(translator: Translator[Any, Any, StateT]) -> Asking[StateT]:
-    """Learn where the episode stands."""
-    answer = yield Ask("state")
-    return translator.parse_state(answer.expect("state"))
 
 
 def require_count(count: int) -> None:

@@ -219,7 +219,7 @@ def create_fastapi_app(
     """
     server = HTTPEnvServer(env, action_cls, observation_cls, options=options, **given)
     if server.options.record is not None:
-        server.record(server.options.record)
+        server.record(server.options.record, required=server.options.record_required)
     app = FastAPI(
         title="EnvTorch environment server",
         version="1.0.0",

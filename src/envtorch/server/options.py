@@ -33,6 +33,9 @@ class ServerOptions:
     record: Path | str | None = None
     """The directory to which every episode is written."""
 
+    record_required: bool = False
+    """Whether calls are refused, with `RecordingFailed`, while the recording cannot be written."""
+
     web: bool | None = None
     """Whether there is a page at `/web`; `ENABLE_WEB_INTERFACE` otherwise."""
 

@@ -13,13 +13,13 @@ from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Starter, launch_async, plan, plan_hub
 from envtorch.client.local_environment import host_maker
 from envtorch.client.options import ClientOptions, GivenOptions, Owner
-from envtorch.client.translation import Translation
+from envtorch.client.translation import Translation, ask_reset, ask_state, ask_step
 from envtorch.env import EnvironmentSource
 from envtorch.errors import ClientClosed, EnvTorchError
 from envtorch.protocol.flow import drive_async
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost
-from envtorch.protocol.requests import Asking, ask_reset, ask_state, ask_step, require_count
+from envtorch.protocol.requests import Asking, require_count
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 if TYPE_CHECKING:

@@ -2,21 +2,57 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from envtorch.protocol.calls import Call
 from envtorch.protocol.flow import settle
 from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, finish
 from envtorch.server.runners.runner import Done
-from envtorch.server.runners.thread_results import ThreadResults
 
-__all__ = ["LoopThreadRunner", "ThreadRunner", "ThreadStock", "WorkerThread"]
+__all__ = ["LoopThreadRunner", "ThreadResults", "ThreadRunner", "ThreadStock", "WorkerThread"]
 
 MOST_IDLE = 64
 """How many idle threads are kept for sessions to come."""
+
+
+class ThreadResults:
+    """Delivers to one event loop, which is woken once for all results that are ready."""
+
+    _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadResults]" = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> "ThreadResults":
+        found = cls._of_loop.get(loop)
+        if found is None:
+            found = cls._of_loop[loop] = cls(loop)
+        return found
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._ready: deque[tuple[Done, CallResult]] = deque()
+        self._will_deliver = False
+
+    def post(self, done: Done, answered: CallResult) -> None:
+        """Have `done` called on the loop. Called from any thread."""
+        self._ready.append((done, answered))
+        if not self._will_deliver:  # two threads may both find it so: then the loop is woken twice
+            self._will_deliver = True
+            loop = self._loop()
+            if loop is not None:
+                with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                    loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._will_deliver = False  # before looking: what comes after the last look wakes the loop again
+        while self._ready:
+            done, answered = self._ready.popleft()
+            done(*answered)
 
 
 class WorkerThread:

@@ -91,9 +91,6 @@ class Sessions:
         self.serves_anonymous: bool
         """Callers who never say who they are share one session. With room for more it would be a guess."""
         self._anonymous: Session | None = None
-        self._running = 0
-        self._quiet = asyncio.Event()
-        """Set when the server stops and the last call has ended."""
         self._launcher = launcher
         self.threads = ThreadStock()
         self.builds = TimedBuilds(factory.name)
@@ -382,17 +379,6 @@ class Sessions:
         if self._anonymous is session:
             self._anonymous = None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a call runs."""
-        return self._running > 0
-
-    def busy(self, change: int) -> None:
-        """That many more calls run."""
-        self._running += change
-        if self.draining and self._running == 0:
-            self._quiet.set()
-
     async def drain(self, deadline_s: float) -> bool:
         """Take nothing new, tell whoever listens, and wait for the calls that run.
 
@@ -402,12 +388,14 @@ class Sessions:
         self.stop_at = asyncio.get_running_loop().time() + deadline_s
         for listener in list(self.drain_listeners):
             listener()
+        idle = asyncio.Event()
+        self.meter.when_idle = idle.set
         try:
             async with asyncio.timeout_at(self.stop_at):
-                if self._running:
-                    await self._quiet.wait()
+                if self.meter.running:
+                    await idle.wait()
         except TimeoutError:
-            logger.warning("%d calls still run at the drain deadline", self._running)
+            logger.warning("%d calls still run at the drain deadline", self.meter.running)
             return False
         return True
 

@@ -168,7 +168,7 @@ class Session:
         outcome = Outcome(call, id)
         if id is not None:
             self.ledger.note(id, outcome, digest, acknowledged)
-        self._context.busy(+1)
+        self._context.meter.busy(+1)
         if timeout_s is not None:
             loop = asyncio.get_running_loop()
             outcome.deadline = loop.call_later(timeout_s, self._time_out, outcome, timeout_s)
@@ -259,7 +259,7 @@ class Session:
 
     def _account(self, outcome: Outcome, now: float, result: Any, error: EnvTorchError | None) -> None:
         """Count a call that was made, record it, and log its failure."""
-        self._context.busy(-1)
+        self._context.meter.busy(-1)
         operation = outcome.call.operation
         if error is None and operation in STEPPING:
             self.steps += 1
@@ -319,7 +319,7 @@ class Session:
             outcome = session._running = Outcome(call, id)
             outcome.began = session._clock()
             session.ledger.note(id, outcome, None, acknowledged)
-            session._context.busy(+1)
+            session._context.meter.busy(+1)
             outcomes.append(outcome)
         results, error = act()
         each_s = (sessions[0]._clock() - outcomes[0].began) / len(sessions)
@@ -354,7 +354,7 @@ class Session:
                 self._end(self.runner.ended or UNSTOPPABLE)
         elif outcome in self._waiting:
             self._waiting.remove(outcome)
-            self._context.busy(-1)
+            self._context.meter.busy(-1)
             self._context.meter.answered(outcome.call.operation, 0.0, error)
         error.details["usable"] = self.is_usable
         outcome.settle(None, error)
@@ -433,7 +433,7 @@ class Session:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         while self._waiting:
             outcome = self._waiting.popleft()
-            self._context.busy(-1)
+            self._context.meter.busy(-1)
             outcome.settle(None, self._refusal())
         return self._closing
 
@@ -441,7 +441,7 @@ class Session:
         try:
             await self._until_idle()
             if self.runner.ended is None:
-                self._context.busy(+1)
+                self._context.meter.busy(+1)
                 self._start(Outcome(Call("close")))
                 await self._until_idle()
             self._rest = advance(self._rest, Event.CLOSED)

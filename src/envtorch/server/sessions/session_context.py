@@ -33,6 +33,3 @@ class SessionContext(Protocol):
 
     def forget(self, session: "Session") -> None:
         """The session is closed: its slot is free."""
-
-    def busy(self, change: int) -> None:
-        """That many more calls run."""

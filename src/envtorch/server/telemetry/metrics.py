@@ -20,9 +20,19 @@ class Meter:
         self.calls: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.opened = self.detached = self.resumed = self.repeated = 0
+        self.running = 0
+        """Calls that run or wait for their turn, those that another process answers included."""
+        self.when_idle: Callable[[], None] | None = None
+        """Called when the last of them has ended."""
         self.clock = clock
         self._buckets = [0] * (len(BUCKETS) + 1)
         self._seconds = 0.0
+
+    def busy(self, change: int) -> None:
+        """Count that many more calls as running."""
+        self.running += change
+        if self.running == 0 and self.when_idle is not None:
+            self.when_idle()
 
     def answered(self, operation: str, seconds: float, error: EnvTorchError | None = None) -> None:
         """Count a call, how long it took, and how it failed."""

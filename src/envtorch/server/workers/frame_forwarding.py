@@ -46,7 +46,7 @@ class Tunnel:
         self._queue.put_nowait(frame)
         if self._is_answered:
             self._unanswered += 1
-            self._sessions.busy(+1)
+            self._sessions.meter.busy(+1)
         if self._queue.qsize() >= UNSENT_LIMIT:
             self._line.pause()
 
@@ -69,4 +69,4 @@ class Tunnel:
 
     def _answered(self, count: int) -> None:
         self._unanswered -= count
-        self._sessions.busy(-count)
+        self._sessions.meter.busy(-count)

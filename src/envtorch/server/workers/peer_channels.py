@@ -71,7 +71,7 @@ class Link:
     def _request(self, message: Message, receiver: Receiver) -> None:
         """While it is under way the server is busy with it, and does not shut down before the answer."""
         assert message.id is not None
-        self._sessions.busy(+1)
+        self._sessions.meter.busy(+1)
         self._expected.setdefault((message.ch, message.id), deque()).append(receiver)
         self._outbox.append(message)
         self._wake.set()
@@ -112,7 +112,7 @@ class Link:
         receiver = receivers.popleft()
         if not receivers:
             del self._expected[key]
-        self._sessions.busy(-1)
+        self._sessions.meter.busy(-1)
         receiver(message)
 
     def _end(self) -> None:
@@ -124,7 +124,7 @@ class Link:
         for (channel, id), receivers in waiting.items():
             lost = Message.of(error_reply(self._gone(), self._format), id=id, ch=channel)
             for receiver in receivers:
-                self._sessions.busy(-1)
+                self._sessions.meter.busy(-1)
                 if not (taken_over or self._closing):
                     receiver(lost)
 

@@ -129,7 +129,7 @@ class WorkerNeighbours:
 
         Raises `SessionLost`, or `Draining`, when the worker does not answer.
         """
-        self._sessions.busy(+1)  # the server waits for it when it shuts down
+        self._sessions.meter.busy(+1)  # the server waits for it when it shuts down
         try:
             url = httpcore.URL(scheme=b"http", host=b"worker", port=None, target=target)
             try:
@@ -143,7 +143,7 @@ class WorkerNeighbours:
             finally:
                 await response.aclose()
         finally:
-            self._sessions.busy(-1)
+            self._sessions.meter.busy(-1)
 
     def _pool(self, worker: int) -> httpcore.AsyncConnectionPool:
         pool = self._pools.get(worker)

@@ -76,7 +76,7 @@ def _load(plan: Plan) -> Any:
     if plan.sessions is not None:
         _require_server(app, plan, "counted").make_room(plan.sessions)
     if plan.record is not None:
-        _require_server(app, plan, "recorded").record(plan.record)
+        _require_server(app, plan, "recorded").record(plan.record, required=plan.record_required)
     return app
 
 

@@ -30,6 +30,7 @@ def serve_workers(
     sessions: int | None = None,
     preludes: Sequence[str] = (),
     record: Path | str | None = None,
+    record_required: bool = False,
     loader: str = "envtorch.server.workers.worker:application",
     on_ready: Callable[[int], None] = lambda workers: None,
     **options: Any,
@@ -62,6 +63,7 @@ def serve_workers(
             sessions=sessions,
             preludes=list(preludes),
             record=str(Path(record).absolute()) if record is not None else None,
+            record_required=record_required,
             token_file=str(Path(token_file).absolute()) if token_file is not None else None,
             options=options,
         )

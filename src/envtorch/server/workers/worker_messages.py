@@ -50,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int | None = None
     preludes: list[str] = []
     record: str | None = None
+    record_required: bool = False
     token_file: str | None = None
     options: dict[str, Any] = {}
     """uvicorn's own."""
