@@ -27,10 +27,10 @@ __all__ = [
 
 _LATER = {
     "AsyncEnvClient": "aio.client",
-    "AsyncMCPToolClient": "aio.tools",
+    "AsyncMCPToolClient": "aio.tool_client",
     "AsyncVectorEnv": "aio.vector",
     "HTTPEnvClient": "http",
-    "MCPToolClient": "blocking.tools",
+    "MCPToolClient": "blocking.tool_client",
     "VectorEnv": "blocking.vector",
 }
 """Imported on first use, as not every client needs an event loop, an HTTP library or tools."""
