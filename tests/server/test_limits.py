@@ -237,6 +237,20 @@ def test_half_open_connections_do_not_close_a_locked_server() -> None:
         eventually(is_served, "a client with the token is served", 30)
 
 
+def test_bodies_that_trickle_in_do_not_close_a_server() -> None:
+    with OwnProcess(limit="200") as (url, _), ExitStack() as stack:
+        host, port = url.removeprefix("http://").split(":")
+        for _ in range(230):
+            raw = stack.enter_context(socket.socket())
+            raw.settimeout(5)
+            try:
+                raw.connect((host, int(port)))
+                raw.sendall(b"POST /reset HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n{")
+            except OSError:
+                break  # there is no room left, which is the point
+        eventually(lambda: _answers(url), "another client is served", 15)
+
+
 def test_a_header_that_is_never_finished_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envtorch.server.transport.http_connection.HEADER_TIMEOUT_S", 0.5)
     with running(create_app(Quick)) as server:

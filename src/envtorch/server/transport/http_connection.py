@@ -79,7 +79,7 @@ class HttpConnections:
         for connection in list(self._open):
             if connection.is_overdue(now):
                 connection.abort()
-            elif connection.is_idle and now - connection.opened >= SWEEP_S:
+            elif connection.is_awaited and now - connection.opened >= SWEEP_S:
                 idle.append(connection)
         for connection in idle[: max(0, len(idle) - self._most_idle)]:
             connection.abort()
@@ -156,6 +156,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whether no request is being answered."""
         cycle: Any = self.cycle
         return cycle is None or cycle.response_complete
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is the peer's turn: to begin a request, or to send the rest of one."""
+        return self.is_idle or (self._due is not None and not self.flow.read_paused)
 
     def is_overdue(self, now: float) -> bool:
         """Whether the peer has kept a header or body waiting for too long.
