@@ -69,6 +69,8 @@ class Sessions:
         self.neighbours: Neighbours = Alone()
         """The other processes of this server, where a session may live that is not found here."""
         self.draining = False
+        self._is_late = False
+        """Whether calls still ran when the draining ended."""
         self.span: Span = no_span
         self.recorder: Recorder | None = None
         self.drain_listeners: set[Callable[[], None]] = set()
@@ -432,6 +434,10 @@ class Sessions:
         except TimeoutError:
             logger.warning("%d calls still run at the drain deadline", self._running)
             return False
+        finally:  # at the deadline, or hurried by a second signal
+            self._is_late = self._running > 0
+            for session in list(self._live.values()) if self._is_late else ():
+                session.abandon(Draining("the server was stopped before the call ended"))
         return True
 
     async def close(self, deadline_s: float = 10.0) -> None:
@@ -447,11 +453,17 @@ class Sessions:
                 logger.warning("the environment that waited for a session did not close: %s", error)
             await spare.close()
         reason = "the server was stopped"
-        closing = [asyncio.ensure_future(session.close(reason)) for session in list(self._live.values())]
+        closing = []
+        for session in list(self._live.values()):
+            # A call that ran past the drain deadline had its time: it is stopped, or not waited for.
+            if self._is_late and not session.is_idle and not session.runner.stop():
+                self._keep_task(session.close(reason))
+            else:
+                closing.append(asyncio.ensure_future(session.close(reason)))
         if closing:
             _, hanging = await asyncio.wait(closing, timeout=deadline_s)
-            for session in hanging:
-                session.cancel()  # its thread is a daemon: it ends with the process
+            for ending in hanging:
+                ending.cancel()  # its thread is a daemon: it ends with the process
         self.threads.close()
         if self._launcher is not None:
             await self._launcher.close()

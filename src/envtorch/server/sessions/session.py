@@ -342,6 +342,12 @@ class Session:
             return False
         return outcome is not None and self._give_up(outcome, Cancelled("the request was taken back"))
 
+    def abandon(self, error: EnvTorchError) -> None:
+        """Settle with `error` whatever runs or waits. A close that runs goes on."""
+        for outcome in (*self._waiting, self._running):
+            if outcome is not None and outcome.call.operation != "close":
+                self._give_up(outcome, error)
+
     def _time_out(self, outcome: Outcome, timeout_s: float) -> None:
         self._give_up(outcome, TimedOut(f"no answer within {timeout_s:g} s", timeout_s=timeout_s))
 
