@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, Generic, Literal
 
+from envtorch.client.client_options import ClientOptions
 from envtorch.client.opening import open_vector
-from envtorch.client.options import ClientOptions
 from envtorch.client.translation import Translation
 from envtorch.client.vector_actions import Outgoing, OutgoingColumns, OutgoingRows, rows_in
 from envtorch.client.vector_collect import Collector, Interest

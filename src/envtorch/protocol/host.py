@@ -40,7 +40,7 @@ __all__ = ["CallResult", "EnvironmentHost", "answer", "answer_many", "begin", "b
 
 logger = logging.getLogger(__name__)
 
-Simulation = messages.Reset | messages.Step | messages.State
+Simulation = messages.ResetMessage | messages.StepMessage | messages.StateMessage
 Replies = Generator[Any, Any, Reply]
 
 
@@ -191,14 +191,14 @@ class EnvironmentHost:
     ) -> Replies:
         """The reply to `reset`, `step` or `state`, for an environment in the client's own process."""
         match request:
-            case messages.Step():
+            case messages.StepMessage():
                 keywords = {} if timeout_s is None else {"timeout_s": timeout_s}
                 call = Call.step(bytes(request.data), format, strict=strict, keywords=keywords)
                 return observation_reply((yield from self.step(call)))
-            case messages.Reset():
+            case messages.ResetMessage():
                 call = Call("reset", format.write(request.data), format.name, strict)
                 return observation_reply((yield from self.reset(call)))
-            case messages.State():
+            case messages.StateMessage():
                 return state_reply((yield from self.state(Call("state", format=format.name))), format)
 
     # Tools and tasks, for environments that have them.

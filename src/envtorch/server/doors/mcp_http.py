@@ -21,8 +21,8 @@ from envtorch.protocol.mcp_message import (
     HANDSHAKE_REVISIONS,
     STATELESS_REVISION,
     InvalidMessage,
-    Kind,
     McpMessage,
+    McpMessageKind,
     read,
     take,
 )
@@ -85,12 +85,12 @@ class McpDoor:
         if isinstance(value, list):
             return await self._batch(value, self._held(session_id), revision)
         message = take(value)
-        if message.kind is Kind.REQUEST and message.method == "initialize":
+        if message.kind is McpMessageKind.REQUEST and message.method == "initialize":
             return await self._initialize(message, request, session_id)
         session = self._held(session_id)
         if session is None:
             return _unknown_session(session_id)
-        if message.kind is not Kind.REQUEST:
+        if message.kind is not McpMessageKind.REQUEST:
             return Response(status_code=202)
         return _json(await self.answer(message, session))
 
@@ -101,8 +101,8 @@ class McpDoor:
         if not values:
             raise InvalidMessage(Code.INVALID_REQUEST, "Invalid request: the batch is empty")
         if len(values) > MOST_IN_BATCH:
-            told = f"Invalid request: the batch has {len(values)} messages, above {MOST_IN_BATCH}"
-            raise InvalidMessage(Code.INVALID_REQUEST, told)
+            why = f"Invalid request: the batch has {len(values)} messages, above {MOST_IN_BATCH}"
+            raise InvalidMessage(Code.INVALID_REQUEST, why)
         if session is None:
             return _unknown_session(None)
         answers = [await self._in_batch(value, session) for value in values]
@@ -114,7 +114,7 @@ class McpDoor:
             message = take(value)
         except InvalidMessage as invalid:
             return failure(invalid.id, invalid)
-        if message.kind is not Kind.REQUEST:
+        if message.kind is not McpMessageKind.REQUEST:
             return None
         if message.method == "initialize":
             return failure(message.id, RpcError(Code.INVALID_REQUEST, "initialize cannot be part of a batch"))

@@ -11,7 +11,7 @@ from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_observation
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost, answer_many, failure_of
-from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.sessions.session import Session
 
 __all__ = ["Share", "StepsTogether"]
@@ -55,7 +55,9 @@ class StepsTogether:
             return None
         return cls(ready, hosts, actions)
 
-    def run(self, channels: list[int], id: int, acknowledged: int | None, format: Format) -> list[Outcome]:
+    def run(
+        self, channels: list[int], id: int, acknowledged: int | None, format: Format
+    ) -> list[CallOutcome]:
         """Take the steps; what came of each."""
 
         def act() -> tuple[Sequence[Any], EnvTorchError | None]:
