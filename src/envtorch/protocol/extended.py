@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, UnknownMessage
+from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, ProtocolError, UnknownMessage
 from envtorch.protocol import messages
 from envtorch.protocol.batch import Steps
 from envtorch.protocol.formats import JSON, MSGPACK, READ_ERRORS, Format
@@ -106,13 +106,22 @@ _frame_readers = {format.name: format.reader(list[Message] | Message).decode for
 _envelope_readers = {format.name: format.reader(Message).decode for format in FORMATS.values()}
 
 
+MOST_IN_FRAME = 16_384
+"""How many messages a frame may hold: all of them are answered before anything else is read."""
+
+
 def read_frame(frame: bytes, format: Format) -> Sequence[Message]:
-    """The messages in a frame. Raises `InvalidJSON` when it holds anything else."""
+    """The messages in a frame. Raises `InvalidJSON` when it holds anything else, and `ProtocolError` when
+    there are too many of them."""
     try:
         found = _frame_readers[format.name](frame)
     except READ_ERRORS as error:
         raise InvalidJSON(f"Invalid message: {error}") from None
-    return found if type(found) is list else [found]
+    if type(found) is not list:
+        return [found]
+    if len(found) > MOST_IN_FRAME:
+        raise ProtocolError(f"a frame of {len(found)} messages: send at most {MOST_IN_FRAME} in one")
+    return found
 
 
 def read_envelope(frame: bytes, format: Format) -> Message | None:

@@ -373,4 +373,12 @@ def blamed(doing: str, error: BaseException) -> EnvTorchError:
         return error
     if isinstance(error, MemoryError):
         return OutOfResources(f"{doing} ran out of memory")
-    return EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__)
+    return EnvironmentFailed(_words_of(error), exception=type(error).__name__)
+
+
+def _words_of(error: BaseException) -> str:
+    """What an exception says. Its `__str__` is the author's code too, and may raise anything."""
+    try:
+        return str(error) or repr(error)
+    except BaseException:
+        return f"{type(error).__name__}, which cannot be shown: its own __str__ raised"

@@ -39,6 +39,9 @@ MCP_SESSION_HEADER = "Mcp-Session-Id"
 MCP_VERSION_HEADER = "MCP-Protocol-Version"
 ALLOWED = {"Allow": "POST, DELETE"}
 
+MOST_IN_BATCH = 1000
+"""How many messages a batch may have. The answer to `1` is fifty times as long, and none of them waits."""
+
 
 class McpDoor:
     """`/mcp`, by its HTTP methods."""
@@ -97,6 +100,9 @@ class McpDoor:
             raise InvalidMessage(Code.INVALID_REQUEST, f"Invalid request: revision {revision} has no batches")
         if not values:
             raise InvalidMessage(Code.INVALID_REQUEST, "Invalid request: the batch is empty")
+        if len(values) > MOST_IN_BATCH:
+            why = f"Invalid request: the batch has {len(values)} messages, above {MOST_IN_BATCH}"
+            raise InvalidMessage(Code.INVALID_REQUEST, why)
         if session is None:
             return _unknown_session(None)
         answers = [await self._in_batch(value, session) for value in values]
