@@ -18,7 +18,7 @@ from typing import Any
 from envtorch.envs.echo_env import EchoAction, EchoEnv
 from envtorch.pool import EnvPool, Finished
 from envtorch.providers import ProcessProvider
-from envtorch.providers.base import Phase
+from envtorch.providers.provider_base import Phase
 
 STEPS = 20
 

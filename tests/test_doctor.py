@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from envtorch.cli.examination import ADVICE, EXTRAS, PROTECTS, Examination, Finding, examine, show
+from envtorch.cli.examination import ADVICE, EXTRAS, PROTECTS, DoctorFinding, Examination, examine, show
 from envtorch.errors import EnvironmentFailed
 from envtorch.sandbox import PROTECTIONS, Policy
 from envtorch.sandbox.protections import Report, judge
@@ -53,7 +53,7 @@ def test_what_is_missing_comes_with_the_next_step() -> None:
     found = examine(weak)
     by_name = {finding.name: finding for finding in found.findings}
     assert not found.healthy  # the default policy asks for a protected file system
-    assert by_name["network"] == Finding("sandbox", "network", True, PROTECTS["network"])
+    assert by_name["network"] == DoctorFinding("sandbox", "network", True, PROTECTS["network"])
     assert "an old kernel" in by_name["filesystem"].detail
     assert "Landlock" in by_name["filesystem"].next_step
     assert "No sandbox can start here" in table(found)
@@ -69,5 +69,5 @@ def test_a_machine_without_sandboxes_is_told_why() -> None:
 
 
 def test_square_brackets_are_printed_and_not_taken_for_colours() -> None:
-    missing = Finding("extra", "otel", False, "not installed", "pip install 'envtorch[otel]'")
+    missing = DoctorFinding("extra", "otel", False, "not installed", "pip install 'envtorch[otel]'")
     assert "envtorch[otel]" in table(Examination(True, "host", {"seccomp": "on"}, (missing,)))

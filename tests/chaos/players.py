@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envtorch import State, StepResult, VectorEnv
-from envtorch.client.options import GivenOptions, Wire
+from envtorch.client.client_options import GivenOptions, Wire
 from envtorch.errors import EnvTorchError, SessionLost
 from tests.chaos.environment import Mark, MarkingEnv, Seen
 

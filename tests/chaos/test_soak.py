@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from envtorch.client.options import Wire
+from envtorch.client.client_options import Wire
 from tests.chaos.environment import Mark, MarkingEnv
 from tests.chaos.players import LATEST_S, AsyncPlayer, BlockingPlayer, Player, Tally, VectorPlayer
 from tests.chaos.servers import Place, ServerProcess, family, places

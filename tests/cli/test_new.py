@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envtorch.cli.new import Names, write_project
+from envtorch.cli.new import ProjectNames, write_project
 from envtorch.errors import ConfigurationError
 from tests.support import PATIENCE_S
 
@@ -35,7 +35,7 @@ def run(command: list[str], *, cwd: Path, path: Path = BIN, timeout: float = 500
     ],
 )
 def test_names(name: str, package: str, project: str, prefix: str) -> None:
-    names = Names.of(name)
+    names = ProjectNames.of(name)
     assert (names.package, names.project, names.prefix) == (package, project, prefix)
 
 
@@ -44,11 +44,11 @@ def test_names(name: str, package: str, project: str, prefix: str) -> None:
 )
 def test_names_that_will_not_do(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be a name|is taken"):
-        Names.of(name)
+        ProjectNames.of(name)
 
 
 def test_nothing_of_the_template_is_left(tmp_path: Path) -> None:
-    written = write_project(tmp_path / "word-chain", Names.of("word-chain"))
+    written = write_project(tmp_path / "word-chain", ProjectNames.of("word-chain"))
     names = {str(path.relative_to(tmp_path / "word-chain")) for path in written}
     assert names >= {
         "Makefile",

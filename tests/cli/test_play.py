@@ -10,7 +10,7 @@ import pytest
 
 from envtorch import GenericEnvClient, create_app
 from envtorch.cli.playing.branches import Game
-from envtorch.cli.playing.form import Kind, action_of, fields_of
+from envtorch.cli.playing.form import FormFieldKind, action_of, fields_of
 from envtorch.errors import InvalidAction, Unsupported
 from envtorch.recording import find_recordings
 from envtorch.types import StepResult
@@ -37,13 +37,13 @@ FILLED: dict[str, Any] = {
 def test_a_form_has_a_field_of_the_right_kind_for_everything() -> None:
     fields = {field.label: field for field in fields_of(Work.model_json_schema())}
     assert {label: field.kind for label, field in fields.items()} == {
-        "what": Kind.CHOICE,
-        "carefully": Kind.FLAG,
-        "times": Kind.INTEGER,
-        "tool.name": Kind.CHOICE,
-        "tool.strength": Kind.NUMBER,
-        "key": Kind.SECRET,
-        "marks": Kind.JSON,
+        "what": FormFieldKind.CHOICE,
+        "carefully": FormFieldKind.FLAG,
+        "times": FormFieldKind.INTEGER,
+        "tool.name": FormFieldKind.CHOICE,
+        "tool.strength": FormFieldKind.NUMBER,
+        "key": FormFieldKind.SECRET,
+        "marks": FormFieldKind.JSON,
     }
     assert fields["what"].required
     assert list(fields["tool.name"].choices) == ["hammer", "saw"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envtorch.cli.new import Names, write_project
+from envtorch.cli.new import ProjectNames, write_project
 from envtorch.cli.space import dockerfile_for, gather, readme_for
 from envtorch.errors import ConfigurationError
 from tests.cli.hub import a_hub
@@ -28,7 +28,7 @@ def push(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture
 def game(tmp_path: Path) -> Path:
-    write_project(tmp_path / "game", Names.of("game"))
+    write_project(tmp_path / "game", ProjectNames.of("game"))
     return tmp_path / "game"
 
 

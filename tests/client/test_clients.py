@@ -18,7 +18,7 @@ from envtorch import (
     VectorEnv,
 )
 from envtorch.client.aio.client import AsyncFactory
-from envtorch.client.options import Wire
+from envtorch.client.client_options import Wire
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
 from envtorch.errors import (
     CapacityReached,

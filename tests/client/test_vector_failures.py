@@ -10,8 +10,8 @@ import pytest
 
 from envtorch import StepResult, VectorEnv, create_app
 from envtorch.client.blocking.socket import BlockingShell
+from envtorch.client.client_options import ClientOptions
 from envtorch.client.opening import resumed
-from envtorch.client.options import ClientOptions
 from envtorch.errors import (
     CapacityReached,
     ClientClosed,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from envtorch.client.options import Wire
+from envtorch.client.client_options import Wire
 from tests.faults.counting import Add, CountingEnv, CountingServer, counting_server, expected
 from tests.faults.proxy import Break, Direction, Fault, proxy_to
 from tests.support import PATIENCE_S, eventually

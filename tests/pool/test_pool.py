@@ -23,7 +23,7 @@ from envtorch.errors import (
 from envtorch.pool import AsyncEnvPool, EnvPool, Failed, Finished
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.providers import ProcessProvider
-from envtorch.providers.base import ContainerProvider, Phase, Status
+from envtorch.providers.provider_base import ContainerProvider, Phase, Status
 from tests.support import Running, eventually
 
 ECHO = "envtorch.envs.echo_env.app:app"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envtorch.errors import ClientClosed, InvalidAction, MessageTooLarge, ProtocolError, SessionLost, TimedOut
 from envtorch.protocol.channels import Arrived, ChannelPhase, ClientChannels
-from envtorch.protocol.extended import Message, read_frame, write_frame
+from envtorch.protocol.extended import MOST_IN_FRAME, Message, read_frame, write_frame
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 
 COUNT = 6
@@ -257,3 +257,11 @@ class TestFrames:
                 read()
             except ProtocolError as failure:
                 assert failure.message
+
+
+@pytest.mark.parametrize("format", [JSON, MSGPACK], ids=lambda format: format.name)
+def test_a_frame_holds_so_many_messages_and_no_more(format: Format) -> None:
+    most = [Message("state", id=1, ch=0)] * MOST_IN_FRAME
+    assert len(read_frame(write_frame(most, format), format)) == MOST_IN_FRAME
+    with pytest.raises(ProtocolError, match=f"at most {MOST_IN_FRAME} in one"):
+        read_frame(write_frame([*most, most[0]], format), format)

@@ -13,9 +13,9 @@ from envtorch.protocol.messages import (
     MAX_ERROR_BYTES,
     Close,
     Mcp,
-    Reset,
-    State,
-    Step,
+    ResetMessage,
+    StateMessage,
+    StepMessage,
     decode,
     invalid,
 )
@@ -35,25 +35,25 @@ objects = st.dictionaries(st.text(), json_values, max_size=4)
 
 class TestWellFormed:
     def test_reset_needs_no_data(self) -> None:
-        assert decode('{"type":"reset"}') == Reset()
+        assert decode('{"type":"reset"}') == ResetMessage()
 
     @given(objects)
     def test_reset_keeps_its_options(self, options: dict[str, Any]) -> None:
         request = decode(json.dumps({"type": "reset", "data": options}))
-        assert isinstance(request, Reset)
+        assert isinstance(request, ResetMessage)
         assert request.data == options
 
     @given(objects)
     def test_step_keeps_its_action_as_raw_json(self, action: dict[str, Any]) -> None:
         request = decode(json.dumps({"type": "step", "data": action}))
-        assert isinstance(request, Step)
+        assert isinstance(request, StepMessage)
         assert json.loads(bytes(request.data)) == action
 
     def test_the_order_of_keys_does_not_matter(self) -> None:
-        assert isinstance(decode('{"data":{"x":1},"type":"step"}'), Step)
+        assert isinstance(decode('{"data":{"x":1},"type":"step"}'), StepMessage)
 
     def test_the_others(self) -> None:
-        assert decode('{"type":"state"}') == State()
+        assert decode('{"type":"state"}') == StateMessage()
         assert decode(b'{"type":"close"}') == Close()
         assert isinstance(decode('{"type":"mcp","data":{}}'), Mcp)
 

@@ -6,28 +6,35 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from envtorch.errors import SessionLost
-from envtorch.protocol.phases import Event, Phase, advance
+from envtorch.protocol.phases import Event, SessionPhase, advance
 
 
 def test_a_life() -> None:
-    phase = Phase.STARTING
+    phase = SessionPhase.STARTING
     seen = []
     for event in (Event.OPENED, Event.CALLED, Event.DETACHED, Event.ANSWERED, Event.ATTACHED, Event.CLOSED):
         phase = advance(phase, event)
         seen.append(phase)
-    assert seen == [Phase.READY, Phase.BUSY, Phase.ADRIFT, Phase.DETACHED, Phase.READY, Phase.CLOSED]
+    assert seen == [
+        SessionPhase.READY,
+        SessionPhase.BUSY,
+        SessionPhase.ADRIFT,
+        SessionPhase.DETACHED,
+        SessionPhase.READY,
+        SessionPhase.CLOSED,
+    ]
 
 
 @pytest.mark.parametrize("event", list(Event))
 def test_nothing_follows_closed(event: Event) -> None:
     with pytest.raises(SessionLost, match="closed"):
-        advance(Phase.CLOSED, event)
+        advance(SessionPhase.CLOSED, event)
 
 
-@given(st.sampled_from(Phase), st.sampled_from(Event))
-def test_every_pair_has_an_answer(phase: Phase, event: Event) -> None:
+@given(st.sampled_from(SessionPhase), st.sampled_from(Event))
+def test_every_pair_has_an_answer(phase: SessionPhase, event: Event) -> None:
     try:
-        assert isinstance(advance(phase, event), Phase)
+        assert isinstance(advance(phase, event), SessionPhase)
     except SessionLost as error:
         assert phase.value in error.message
         assert event.value in error.message
@@ -38,7 +45,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.phase = advance(Phase.STARTING, Event.OPENED)
+        self.phase = advance(SessionPhase.STARTING, Event.OPENED)
         self.running, self.held, self.closed = False, True, False
 
     @precondition(lambda self: self.closed)
@@ -69,9 +76,13 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def the_phase_says_what_is_so(self) -> None:
-        facts = {(True, True): Phase.BUSY, (True, False): Phase.ADRIFT, (False, True): Phase.READY}
-        expected = facts.get((self.running, self.held), Phase.DETACHED)
-        assert self.phase is (Phase.CLOSED if self.closed else expected)
+        facts = {
+            (True, True): SessionPhase.BUSY,
+            (True, False): SessionPhase.ADRIFT,
+            (False, True): SessionPhase.READY,
+        }
+        expected = facts.get((self.running, self.held), SessionPhase.DETACHED)
+        assert self.phase is (SessionPhase.CLOSED if self.closed else expected)
 
 
 TestLife = Life.TestCase

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envtorch.providers.base import Status
 from envtorch.providers.process import ProcessProvider
+from envtorch.providers.provider_base import Status
 from envtorch.settings import inherited_environment
 from envtorch.testing import PROBE_APP, PROVIDER_CHECKS, ProviderSubject, check_provider
 from tests.support import eventually

@@ -11,7 +11,7 @@ from envtorch.client.launch import plan, plan_hub
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
 from envtorch.errors import ConfigurationError, NotReady, ServerExited
 from envtorch.providers import ProcessProvider, UVProvider, make_provider
-from envtorch.providers.base import ContainerProvider, Phase
+from envtorch.providers.provider_base import ContainerProvider, Phase
 from envtorch.testing import PROBE_APP
 from envtorch.testing.provider import answers
 from tests.providers.subjects import PROBE_PROJECT

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from envtorch.errors import ConfigurationError, EngineUnavailable, ImageUnavailable, ServerExited
-from envtorch.providers.base import Phase
 from envtorch.providers.docker import DockerOptions, LocalDockerProvider, container_settings
 from envtorch.providers.engine import Progress, connect
 from envtorch.providers.ownership import OWNER_LABEL, OwnerTag
+from envtorch.providers.provider_base import Phase
 from envtorch.providers.sweeper import sweep
 from envtorch.testing import PROBE_COMMAND
 from tests.providers.registry import engine_that_pulls_like, registry

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from envtorch.errors import ConfigurationError
 from envtorch.providers.manifests import EXPIRES, SERVER_LABEL, KubernetesOptions, render, server_name
-from envtorch.providers.options import read_options
 from envtorch.providers.ownership import OWNER_LABEL, OwnerTag
+from envtorch.providers.provider_options import read_options
 
 VERSIONS = ("1.25", "1.28", "1.31", "1.34", "1.37")
 

@@ -12,9 +12,9 @@ from typing import IO
 import pytest
 
 from envtorch.errors import ConfigurationError, ServerExited
-from envtorch.providers.base import Phase
 from envtorch.providers.child import ChildServer
 from envtorch.providers.process import ProcessProvider
+from envtorch.providers.provider_base import Phase
 from envtorch.testing import PROBE_APP
 from tests.support import PATIENCE_S, eventually
 

@@ -3,7 +3,7 @@
 import pytest
 
 from envtorch.errors import NotReady, ServerExited
-from envtorch.providers.base import Phase, Status
+from envtorch.providers.provider_base import Phase, Status
 from envtorch.providers.ready import NO_ANSWER, wait_until_healthy
 from tests.support import PATIENCE_S
 

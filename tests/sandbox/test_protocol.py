@@ -10,22 +10,31 @@ from hypothesis import strategies as st
 
 from envtorch.sandbox import protocol
 from envtorch.sandbox.guest import guest_wire as wire
-from envtorch.sandbox.protocol import Call, Forked, FrameReader, Hello, Message, Nonsense, RunResult, Shared
+from envtorch.sandbox.protocol import (
+    Forked,
+    FrameReader,
+    GuestHello,
+    Message,
+    Nonsense,
+    OwnerCall,
+    RunResult,
+    Shared,
+)
 
 ME = "0123456789abcdef"
 OTHER = "fedcba9876543210"
-ANY: tuple[type[Message], ...] = (Call, Forked, Hello, Shared, RunResult)
-KINDS: dict[type[Message], str] = {Call: "call", Forked: "forked", Hello: "hello"}
+ANY: tuple[type[Message], ...] = (OwnerCall, Forked, GuestHello, Shared, RunResult)
+KINDS: dict[type[Message], str] = {OwnerCall: "call", Forked: "forked", GuestHello: "hello"}
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Hello),
+    st.builds(GuestHello),
     st.builds(Forked, error=st.none() | st.text()),
     st.builds(
-        Call,
+        OwnerCall,
         call=st.integers(0, 2**31),
         name=st.text(),
         args=st.lists(PLAIN, max_size=3),
@@ -106,7 +115,7 @@ def test_a_frame_of_another_kind_is_refused_before_it_is_read() -> None:
     mine = reader()
     mine.feed(header(100, wire.KINDS["variables"]))
     with pytest.raises(Nonsense, match="no answer"):
-        mine.next(ME, (RunResult, Call))
+        mine.next(ME, (RunResult, OwnerCall))
 
 
 def test_frames_of_other_requests_are_neither_kept_nor_decoded_nor_endless() -> None:
@@ -116,8 +125,8 @@ def test_frames_of_other_requests_are_neither_kept_nor_decoded_nor_endless() -> 
     for _ in range(10):
         mine.feed(b"x" * 99_998)
         assert not mine.has_more
-    mine.feed(b"x" * 6 + framed(Hello()))
-    assert mine.next(ME, ANY) == Hello()
+    mine.feed(b"x" * 6 + framed(GuestHello()))
+    assert mine.next(ME, ANY) == GuestHello()
     mine.feed(header(0, wire.KINDS["hello"], OTHER) * 20_000)
     with pytest.raises(Nonsense, match="no request"):
         mine.next(ME, ANY)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
@@ -237,6 +237,20 @@ def test_half_open_connections_do_not_close_a_locked_server() -> None:
         eventually(is_served, "a client with the token is served", 30)
 
 
+def test_bodies_that_trickle_in_do_not_close_a_server() -> None:
+    with OwnProcess(limit="200") as (url, _), ExitStack() as stack:
+        host, port = url.removeprefix("http://").split(":")
+        for _ in range(230):
+            raw = stack.enter_context(socket.socket())
+            raw.settimeout(5)
+            try:
+                raw.connect((host, int(port)))
+                raw.sendall(b"POST /reset HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n{")
+            except OSError:
+                break  # there is no room left, which is the point
+        eventually(lambda: _answers(url), "another client is served", 15)
+
+
 def test_a_header_that_is_never_finished_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envtorch.server.transport.http_connection.HEADER_TIMEOUT_S", 0.5)
     with running(create_app(Quick)) as server:
@@ -245,6 +259,60 @@ def test_a_header_that_is_never_finished_ends_its_connection(monkeypatch: pytest
             raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n")
             with pytest.raises((ConnectionError, AssertionError)):
                 assert raw.recv(1) != b""
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: ",
+        (
+            b"POST /reset HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2\r\n{}\r\n0\r\nX-Trailer: "
+        ),
+    ],
+    ids=["header", "trailer"],
+)
+def test_a_header_without_end_is_not_read_on(begun: bytes) -> None:
+    with running(create_app(Quick)) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as raw:
+            raw.sendall(begun)
+            with pytest.raises(ConnectionError):
+                raw.sendall(b"x" * 25_000_000)
+        assert httpx.get(server.url + "/health", timeout=20).status_code == 200
+
+
+def test_a_header_of_usual_size_and_requests_ahead_of_their_answers_are_served() -> None:
+    with running(create_app(Quick)) as server:
+        assert httpx.get(server.url + "/health", headers={"Cookie": "x" * 60_000}).status_code == 200
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as raw:
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200)
+            answers = b""
+            while answers.count(b"HTTP/1.1 200 OK") < 200:
+                more = raw.recv(65536)
+                assert more, "the connection was closed"
+                answers += more
+
+
+def test_requests_ahead_of_their_answers_hold_little(
+    own_process: tuple[str, subprocess.Popen[str]],
+) -> None:
+    url, process = own_process
+    host, port = url.removeprefix("http://").split(":")
+    before = resident_mb(process.pid)
+    requests = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 2000
+    with ExitStack() as stack:
+        peers = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(8)]
+        for peer in peers:
+            peer.setblocking(False)
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            for peer in peers:
+                with suppress(OSError):
+                    peer.send(requests)
+            time.sleep(0.01)
+        assert resident_mb(process.pid) - before < 60, "8 peers that send requests and read nothing"
 
 
 def test_a_slow_request_on_a_kept_connection_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:

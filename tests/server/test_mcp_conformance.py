@@ -83,6 +83,7 @@ INVALID: dict[str, tuple[Any, int, int, Any]] = {
     "an empty body": (b"", 400, -32700, None),
     "a number": (5, 400, -32600, None),
     "an empty batch": ([], 400, -32600, None),
+    "a batch without measure": ([1] * 1001, 400, -32600, None),
     "no jsonrpc": ({"id": 7, "method": "ping"}, 400, -32600, 7),
     "another jsonrpc": ({"jsonrpc": "1.0", "id": 7, "method": "ping"}, 400, -32600, 7),
     "no method": ({"jsonrpc": "2.0", "id": 7}, 400, -32600, 7),

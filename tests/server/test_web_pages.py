@@ -113,6 +113,7 @@ class TestOrigins:
         [
             {"origin": "https://evil.example"},
             {"origin": "null"},
+            {"origin": "http://["},
             {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
             {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
             {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"},

@@ -8,7 +8,7 @@ import pytest
 
 from envtorch import MCPToolClient
 from envtorch.client import AsyncMCPToolClient
-from envtorch.client.options import Wire
+from envtorch.client.client_options import Wire
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.errors import EnvironmentFailed, InvalidAction, NotAllowed, Unsupported
 from envtorch.server import create_app

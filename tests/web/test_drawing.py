@@ -5,13 +5,13 @@ from xml.etree import ElementTree
 from envtorch.errors import CapacityReached, InvalidAction
 from envtorch.web.cards import error_card, history, result_card, transcript
 from envtorch.web.charts import bars, lines
-from envtorch.web.compare import comparison, parted_at
+from envtorch.web.comparison_tab import comparison, parted_at
 from envtorch.web.diffs import Change, changes, line_diff
-from envtorch.web.episodes import Entry, Track, folded, total_reward
+from envtorch.web.episodes import EpisodeEntry, Track, folded, total_reward
 
-RESET = Entry("reset", {"seed": 3}, {"position": 4})
-STEP = Entry("step", {"direction": "right"}, {"position": 5}, reward=-0.1, seconds=0.002)
-LAST = Entry("step", {"direction": "right"}, {"position": 8}, reward=1.0, done=True)
+RESET = EpisodeEntry("reset", {"seed": 3}, {"position": 4})
+STEP = EpisodeEntry("step", {"direction": "right"}, {"position": 5}, reward=-0.1, seconds=0.002)
+LAST = EpisodeEntry("step", {"direction": "right"}, {"position": 8}, reward=1.0, done=True)
 
 
 def test_changes_are_found_inside_objects() -> None:
@@ -44,8 +44,8 @@ def test_a_result_says_reward_total_and_end() -> None:
 
 def test_nothing_an_agent_writes_becomes_html() -> None:
     evil = "<script>alert(1)</script>"
-    entry = Entry("step", {"code": evil}, {evil: evil, "stdout": evil}, error=None)
-    failed = Entry("step", {"code": evil}, {}, error=evil)
+    entry = EpisodeEntry("step", {"code": evil}, {evil: evil, "stdout": evil}, error=None)
+    failed = EpisodeEntry("step", {"code": evil}, {}, error=evil)
     for drawn in (
         result_card([entry]),
         result_card([failed]),
@@ -78,7 +78,7 @@ def test_an_error_says_where_and_what_next() -> None:
 
 
 def test_a_terminal_has_prompts_output_and_errors() -> None:
-    entry = Entry("step", {"code": "x = 1\nx"}, {"stdout": "hi\n", "value": "1", "stderr": "oh"})
+    entry = EpisodeEntry("step", {"code": "x = 1\nx"}, {"stdout": "hi\n", "value": "1", "stderr": "oh"})
     drawn = transcript([RESET, entry], "code")
     assert "<b>&gt;&gt;&gt; </b>x = 1\n<b>... </b>x\n" in drawn.replace("<b>>>> </b>", "<b>&gt;&gt;&gt; </b>")
     assert drawn.index("hi") < drawn.index("et-value") < drawn.index("et-err")

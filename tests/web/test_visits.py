@@ -13,9 +13,9 @@ from envtorch.protocol.codec import Codec
 from envtorch.server import HTTPEnvServer
 from envtorch.settings import ServerMode
 from envtorch.web.operations import Operations, Sample, fork_tree, quantile
+from envtorch.web.played_environment import PlayedEnvironment, readme_body, reset_options
 from envtorch.web.schema import MASK, Kind
 from envtorch.web.snippet import GENERIC, same_in_python
-from envtorch.web.subject import Subject, readme_body, reset_options
 from envtorch.web.visits import Visits
 from tests.support import Running
 from tests.web.environments import Listener, Walker
@@ -144,7 +144,10 @@ def test_the_same_in_python_is_python_that_runs(echo_server: Running) -> None:
         visit = visits.of("a")
         await visit.reset({"seed": 1})
         await visit.step({"message": 'quote " and \\'})
-        for client in (GENERIC, Subject(visits.sessions, Codec(EnvSpec.of(EchoEnvironment))).client):
+        for client in (
+            GENERIC,
+            PlayedEnvironment(visits.sessions, Codec(EnvSpec.of(EchoEnvironment))).client,
+        ):
             source = same_in_python(visit.entries, echo_server.url, client)
             names: dict[str, Any] = {}
             await asyncio.to_thread(exec, source, names)
@@ -191,13 +194,13 @@ def test_a_quantile_lies_in_its_bucket() -> None:
 
 def test_reset_options_come_from_the_signature() -> None:
     server = HTTPEnvServer(Walker)
-    fields = Subject(server.sessions, server.codec).reset_fields
+    fields = PlayedEnvironment(server.sessions, server.codec).reset_fields
     assert [(field.name, field.kind, field.default) for field in fields] == [
         ("seed", Kind.INTEGER, None),
         ("start", Kind.INTEGER, 4),
     ]
     anything = HTTPEnvServer(Listener)
-    names = [field.name for field in Subject(anything.sessions, anything.codec).reset_fields]
+    names = [field.name for field in PlayedEnvironment(anything.sessions, anything.codec).reset_fields]
     assert names == ["seed", "episode_id", "other_options"]
     assert reset_options({"seed": 1, "other_options": {"level": 2}}) == {"seed": 1, "level": 2}
 

@@ -17,7 +17,7 @@ MESSAGES = ("Hello, World!", "one protocol,", "three ways in")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DemoLine:
     """One row of the table."""
 
     client: str
@@ -52,47 +52,49 @@ def echo_server() -> Iterator[str]:
         server.wait(timeout=10)
 
 
-def play_blocking(url: str) -> Iterator[Line]:
+def play_blocking(url: str) -> Iterator[DemoLine]:
     """An episode with the blocking client."""
     from envtorch.envs.echo_env import EchoAction, EchoEnv
 
     with EchoEnv(url, connect_timeout_s=30.0) as env:
         result = env.reset(seed=7)
-        yield Line("EchoEnv", "reset(seed=7)", result.observation.echoed_message, result.reward)
+        yield DemoLine("EchoEnv", "reset(seed=7)", result.observation.echoed_message, result.reward)
         for message in MESSAGES:
             result = env.step(EchoAction(message=message))
-            yield Line("", f"step({message!r})", result.observation.echoed_message, result.reward)
+            yield DemoLine("", f"step({message!r})", result.observation.echoed_message, result.reward)
 
 
-async def play_async(url: str) -> list[Line]:
+async def play_async(url: str) -> list[DemoLine]:
     """The same episode, awaited."""
     from envtorch.envs.echo_env import EchoAction, EchoEnv
 
     async with EchoEnv.aio(url) as env:
         result = await env.reset(seed=7)
-        lines = [Line("EchoEnv.aio", "await reset(seed=7)", result.observation.echoed_message, result.reward)]
+        lines = [
+            DemoLine("EchoEnv.aio", "await reset(seed=7)", result.observation.echoed_message, result.reward)
+        ]
         for message in MESSAGES:
             result = await env.step(EchoAction(message=message))
             seen = result.observation.echoed_message
-            lines.append(Line("", f"await step({message!r})", seen, result.reward))
+            lines.append(DemoLine("", f"await step({message!r})", seen, result.reward))
     return lines
 
 
-def play_http(url: str) -> Iterator[Line]:
+def play_http(url: str) -> Iterator[DemoLine]:
     """The same episode with nothing but HTTP: the session cookie keeps it."""
     import httpx
 
     with httpx.Client(base_url=url) as http:
         body = http.post("/reset", json={"seed": 7}).raise_for_status().json()
-        yield Line("httpx", "POST /reset", body["observation"]["echoed_message"], body["reward"])
+        yield DemoLine("httpx", "POST /reset", body["observation"]["echoed_message"], body["reward"])
         for message in MESSAGES:
             answer = http.post("/step", json={"action": {"message": message}}).raise_for_status()
             body = answer.json()
-            yield Line("", "POST /step", body["observation"]["echoed_message"], body["reward"])
+            yield DemoLine("", "POST /step", body["observation"]["echoed_message"], body["reward"])
         http.post("/close").raise_for_status()
 
 
-def table_of(lines: list[Line]) -> Table:
+def table_of(lines: list[DemoLine]) -> Table:
     """What happened, as a person reads it."""
     table = Table(title="One environment, three clients", title_justify="left")
     table.add_column("client", style="cyan")

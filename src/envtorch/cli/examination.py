@@ -11,7 +11,7 @@ from rich.table import Table
 from envtorch.errors import EnvTorchError
 from envtorch.sandbox import Policy, Report, report
 
-__all__ = ["EXTRAS", "Examination", "Finding", "examine", "show"]
+__all__ = ["EXTRAS", "DoctorFinding", "Examination", "examine", "show"]
 
 EXTRAS: Mapping[str, str] = {
     "anthropic": "anthropic",
@@ -67,7 +67,7 @@ NO_SANDBOX = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One line of the table. `next_step` is empty when there is nothing to do."""
 
     part: str
@@ -84,7 +84,7 @@ class Examination:
     healthy: bool
     grade: str
     layers: Mapping[str, str]
-    findings: tuple[Finding, ...]
+    findings: tuple[DoctorFinding, ...]
 
 
 def examine(look: Callable[[Policy], Report] = report) -> Examination:
@@ -95,38 +95,40 @@ def examine(look: Callable[[Policy], Report] = report) -> Examination:
     try:
         seen = look(wanted)
     except (EnvTorchError, OSError) as error:
-        failed = Finding("sandbox", "start", False, str(error), NO_SANDBOX)
+        failed = DoctorFinding("sandbox", "start", False, str(error), NO_SANDBOX)
         return Examination(False, "none", {}, (failed, *others))
     protections = [_protection(name, said) for name, said in seen.protections.items()]
     healthy = all(seen.protects(name) for name in wanted.require)
     return Examination(healthy, seen.grade, dict(seen.layers), (*protections, *others))
 
 
-def _protection(name: str, said: str) -> Finding:
+def _protection(name: str, said: str) -> DoctorFinding:
     if said == "on":
-        return Finding("sandbox", name, True, PROTECTS[name])
-    return Finding("sandbox", name, False, said.removeprefix("unavailable: "), ADVICE[name])
+        return DoctorFinding("sandbox", name, True, PROTECTS[name])
+    return DoctorFinding("sandbox", name, False, said.removeprefix("unavailable: "), ADVICE[name])
 
 
-def _extra(name: str, package: str) -> Finding:
+def _extra(name: str, package: str) -> DoctorFinding:
     try:
-        return Finding("extra", name, True, f"{package} {version(package)}")
+        return DoctorFinding("extra", name, True, f"{package} {version(package)}")
     except PackageNotFoundError:
-        return Finding("extra", name, False, "not installed", f"pip install 'envtorch[{name}]'")
+        return DoctorFinding("extra", name, False, "not installed", f"pip install 'envtorch[{name}]'")
 
 
-def _engine() -> Finding:
+def _engine() -> DoctorFinding:
     try:
         from envtorch.providers.engine import connect
 
         client = connect()
         try:
-            return Finding("engine", "containers", True, f"version {client.version()['Version']} answers")
+            return DoctorFinding(
+                "engine", "containers", True, f"version {client.version()['Version']} answers"
+            )
         finally:
             client.close()
     except EnvTorchError as error:
         problem, _, advice = str(error).partition(": ")
-        return Finding("engine", "containers", False, problem, advice)
+        return DoctorFinding("engine", "containers", False, problem, advice)
 
 
 def show(found: Examination, console: Console) -> None:

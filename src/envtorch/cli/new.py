@@ -13,7 +13,7 @@ from rich.console import Console
 
 from envtorch.errors import ConfigurationError
 
-__all__ = ["Names", "new", "write_project"]
+__all__ = ["ProjectNames", "new", "write_project"]
 
 TEMPLATE = "my_game"
 """The template is a project of its own, that runs as it is; only its name is changed."""
@@ -30,7 +30,7 @@ def new(
     ] = None,
 ) -> None:
     """Make a new environment: models, environment, client, app, tests, Dockerfile and CI, ready to run."""
-    names = Names.of(name)
+    names = ProjectNames.of(name)
     project = (directory or Path()) / name
     written = write_project(project, names)
     console = Console(highlight=False, soft_wrap=True)
@@ -50,7 +50,7 @@ def new(
     console.print(f"\nThe rules of the game are in [bold]{names.package}/environment.py[/bold].")
 
 
-class Names:
+class ProjectNames:
     """What a new environment's parts are called."""
 
     def __init__(self, project: str, package: str, prefix: str) -> None:
@@ -60,7 +60,7 @@ class Names:
         """What its classes begin with: `Wordle` in `WordleAction`."""
 
     @classmethod
-    def of(cls, name: str) -> "Names":
+    def of(cls, name: str) -> "ProjectNames":
         """The names that follow from a name. Raises `ConfigurationError`, and says what would do."""
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", name):
             raise ConfigurationError(
@@ -86,7 +86,7 @@ class Names:
         return text
 
 
-def write_project(project: Path, names: Names) -> list[Path]:
+def write_project(project: Path, names: ProjectNames) -> list[Path]:
     """Write the files of a new environment. Raises `ConfigurationError` if the place is taken."""
     if project.exists() and (not project.is_dir() or any(project.iterdir())):
         raise ConfigurationError(f"{project} is there already: choose another name, or remove it first")

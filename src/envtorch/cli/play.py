@@ -30,8 +30,8 @@ def play(
         return
     given = _options_in(options)
     with served(target) as url:
-        from envtorch.cli.playing.app import PlayApp
         from envtorch.cli.playing.branches import Game
+        from envtorch.cli.playing.terminal_app import PlayApp
 
         token = Settings.from_environ().token
         schema = _schema_at(url, token)

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envtorch.providers.base import RuntimeProvider
 from envtorch.providers.child import listen, start_child
+from envtorch.providers.provider_base import RuntimeProvider
 from envtorch.settings import variables
 
 __all__ = ["TargetServer"]

@@ -8,9 +8,9 @@ from envtorch.client.blocking.client import EnvClient, GenericEnvClient
 
 if TYPE_CHECKING:
     from envtorch.client.aio.client import AsyncEnvClient
-    from envtorch.client.aio.tools import AsyncMCPToolClient
+    from envtorch.client.aio.tool_client import AsyncMCPToolClient
     from envtorch.client.aio.vector import AsyncVectorEnv
-    from envtorch.client.blocking.tools import MCPToolClient
+    from envtorch.client.blocking.tool_client import MCPToolClient
     from envtorch.client.blocking.vector import VectorEnv
     from envtorch.client.http import HTTPEnvClient
 
@@ -27,10 +27,10 @@ __all__ = [
 
 _LATER = {
     "AsyncEnvClient": "aio.client",
-    "AsyncMCPToolClient": "aio.tools",
+    "AsyncMCPToolClient": "aio.tool_client",
     "AsyncVectorEnv": "aio.vector",
     "HTTPEnvClient": "http",
-    "MCPToolClient": "blocking.tools",
+    "MCPToolClient": "blocking.tool_client",
     "VectorEnv": "blocking.vector",
 }
 """Imported on first use, as not every client needs an event loop, an HTTP library or tools."""

@@ -7,9 +7,9 @@ from typing import Any, Generic, Self
 
 import httpx
 
+from envtorch.client.client_options import Owner
 from envtorch.client.guard import ProcessGuard, UseGuard
 from envtorch.client.launch import Starter, plan, plan_hub
-from envtorch.client.options import Owner
 from envtorch.client.translation import Translation
 from envtorch.errors import ClientClosed, ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
 from envtorch.protocol.encoding import encode_value

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from envtorch.client.options import GivenOptions, Owner
+from envtorch.client.client_options import GivenOptions, Owner
 from envtorch.env import load_object
 
 __all__ = [

@@ -9,7 +9,7 @@ from envtorch.protocol.codec import Codec
 from envtorch.protocol.flow import Flow
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.messages import Close, Mcp, decode
-from envtorch.protocol.tools import answer_tools
+from envtorch.protocol.tool_requests import answer_tools
 from envtorch.protocol.wire import Answer, Ask, error_reply
 
 __all__ = ["answer_locally", "host_maker", "make_host"]

@@ -3,7 +3,7 @@ it."""
 
 import time
 
-from envtorch.client.options import ClientOptions
+from envtorch.client.client_options import ClientOptions
 from envtorch.errors import Unsupported
 from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.channels import ClientChannels

@@ -1,6 +1,7 @@
 """Puts together what the sessions of a vector answer, in whatever pieces it arrives."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -8,11 +9,11 @@ from typing import Any, Generic
 
 from envtorch.client.translation import Translation
 from envtorch.client.vector_results import Outcome, VectorResult
-from envtorch.errors import EnvTorchError
+from envtorch.errors import EnvTorchError, ProtocolError
 from envtorch.protocol.batch import Columns
 from envtorch.protocol.channels import Arrived
 from envtorch.protocol.columns import as_lists, is_array, rows_of
-from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 from envtorch.types import ObsT, Scalar, StepResult
 
 __all__ = ["Collector", "Interest"]
@@ -82,8 +83,18 @@ class Piece(Generic[ObsT]):
         beside = (self.rewards, self.dones, self.metadata, self.terminated, self.truncated)
         return list(map(StepResult, self._all_at_once, *beside))
 
+    def outcomes(self) -> Sequence[Outcome[ObsT]]:
+        """`results`, where one that cannot be read is its own session's error."""
+        try:
+            return self.results()
+        except ProtocolError:
+            return [_outcome(self._translation, payload) for payload in self._payloads()]
+
     def _one_by_one(self) -> list[StepResult[ObsT]]:
         """`results`, by the methods that an author wrote for one result."""
+        return [self._translation.parse_result(payload) for payload in self._payloads()]
+
+    def _payloads(self) -> list[dict[str, Any]]:
         count = range(len(self.channels))
         raw = bytes(self._columns.observation)
         rows = self._format.read(raw) if raw else rows_of(self.fields) or [{} for _ in count]
@@ -95,7 +106,7 @@ class Piece(Generic[ObsT]):
         for payload in payloads:
             if not payload.get("metadata", True):
                 del payload["metadata"]  # as in a reply to one
-        return [self._translation.parse_result(payload) for payload in payloads]
+        return payloads
 
 
 class Collector(Generic[ObsT]):
@@ -123,14 +134,25 @@ class Collector(Generic[ObsT]):
         elif arrived.error is not None:
             self._errors[arrived.channels[0]] = arrived.error
         else:
-            payload = self._format.read(bytes(arrived.payload))
-            self._results[arrived.channels[0]] = self._translation.parse_result(payload)
+            try:
+                payload = self._format.read(bytes(arrived.payload))
+            except READ_ERRORS as error:
+                self._errors[arrived.channels[0]] = ProtocolError(f"the reply cannot be read: {error}")
+                return
+            self._keep(arrived.channels[0], _outcome(self._translation, payload))
+
+    def _keep(self, place: int, outcome: Outcome[ObsT]) -> None:
+        if isinstance(outcome, EnvTorchError):
+            self._errors[place] = outcome
+        else:
+            self._results[place] = outcome
 
     def read_ahead(self) -> None:
         """While the server is busy with the rest, decode what the caller will access."""
         if self._interest.observations:
             for piece in self._pieces:
-                _ = piece.observations
+                with suppress(ProtocolError):  # it is raised to whoever accesses them
+                    _ = piece.observations
 
     def fail(self, place: int, error: EnvTorchError) -> None:
         """A session that was not asked, for this reason."""
@@ -148,7 +170,8 @@ class Collector(Generic[ObsT]):
 
     def _take_apart(self) -> None:
         for piece in self._pieces:
-            self._results.update(zip(piece.channels, piece.results(), strict=True))
+            for place, outcome in zip(piece.channels, piece.outcomes(), strict=True):
+                self._keep(place, outcome)
         self._pieces.clear()
 
     def result(self) -> VectorResult[ObsT]:
@@ -198,6 +221,14 @@ class Collector(Generic[ObsT]):
                 observations[place] = begun.observations[place]
         errors = ended.errors | begun.errors
         return replace(ended, errors=errors, final=final, _observations=observations, _columns=dict)
+
+
+def _outcome(translation: Translation[Any, ObsT, Any], payload: dict[str, Any]) -> Outcome[ObsT]:
+    """One session's result. One that does not fit its class fails that session, and no other."""
+    try:
+        return translation.parse_result(payload)
+    except ProtocolError as error:
+        return error
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -1,10 +1,10 @@
 """What a vector does, as flows; `blocking.vector` and `aio.vector` drive them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, Generic, Literal
 
+from envtorch.client.client_options import ClientOptions
 from envtorch.client.opening import open_vector
-from envtorch.client.options import ClientOptions
 from envtorch.client.translation import Translation
 from envtorch.client.vector_actions import Outgoing, OutgoingColumns, OutgoingRows, rows_in
 from envtorch.client.vector_collect import Collector, Interest
@@ -371,6 +371,8 @@ def _seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | No
         return [None] * count
     if isinstance(seed, int):
         return [seed + place for place in range(count)]
+    if isinstance(seed, str | bytes) or not isinstance(seed, Sized):
+        raise InvalidAction(f"a seed is a whole number, not {seed!r}")
     if len(seed) != count:
         raise InvalidAction(f"a vector of {count} takes one seed or as many, not {len(seed)}")
     return list(seed)

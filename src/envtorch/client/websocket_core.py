@@ -10,7 +10,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI, parse_uri
 
-from envtorch.client.options import ClientOptions
+from envtorch.client.client_options import ClientOptions
 from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError, Unauthorized
 from envtorch.protocol.reconnect import Cut
 from envtorch.protocol.requests import websocket_url

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 
 from envtorch.compat.env_client import EnvClient
 from envtorch.compat.pending import settle
-from envtorch.protocol.tools import read_tools, value_of
+from envtorch.protocol.tool_requests import read_tools, value_of
 from envtorch.settings import ServerMode
 from envtorch.tools import (
     CallToolAction,

@@ -10,8 +10,8 @@ from envtorch.settings import ServerMode
 from envtorch.types import EnvironmentMetadata
 from envtorch.web.manager import ActionLog, EpisodeState, WebManager
 from envtorch.web.page import build_page
+from envtorch.web.played_environment import PlayedEnvironment
 from envtorch.web.quick_start import quick_start as get_quick_start_markdown
-from envtorch.web.subject import Subject
 from envtorch.web.theme import CSS_FILE
 from envtorch.web.theme import THEME as OPENENV_GRADIO_THEME
 from envtorch.web.visits import Visits
@@ -42,7 +42,7 @@ class WebInterfaceManager(WebManager):
     ) -> None:
         name = metadata.name if metadata else None
         server = HTTPEnvServer(env, action_cls, observation_cls, env_name=name)
-        subject = Subject(server.sessions, server.codec)
+        subject = PlayedEnvironment(server.sessions, server.codec)
         super().__init__(subject, Visits(server.sessions, ServerMode.SIMULATION))
         self._given_metadata = metadata
 

@@ -5,8 +5,8 @@ bring the one that talks to the service.
 """
 
 from envtorch.llm.anthropic import AnthropicClient
-from envtorch.llm.base import LLMClient, LLMResponse, ToolCall
 from envtorch.llm.factory import create_llm_client
+from envtorch.llm.llm_client import LLMClient, LLMResponse, ToolCall
 from envtorch.llm.openai import OpenAIClient
 
 __all__ = [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envtorch.errors import MissingExtra
-from envtorch.llm.base import LLMClient, LLMResponse, ToolCall
+from envtorch.llm.llm_client import LLMClient, LLMResponse, ToolCall
 from envtorch.llm.schemas import anthropic_messages, anthropic_tools
 
 __all__ = ["AnthropicClient"]

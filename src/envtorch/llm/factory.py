@@ -3,7 +3,7 @@
 from typing import Any
 
 from envtorch.llm.anthropic import AnthropicClient
-from envtorch.llm.base import LLMClient
+from envtorch.llm.llm_client import LLMClient
 from envtorch.llm.openai import OpenAIClient
 
 __all__ = ["create_llm_client"]

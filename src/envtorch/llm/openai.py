@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from envtorch.errors import MissingExtra
-from envtorch.llm.base import LLMClient, LLMResponse, ToolCall
+from envtorch.llm.llm_client import LLMClient, LLMResponse, ToolCall
 from envtorch.llm.schemas import openai_tools
 
 __all__ = ["OpenAIClient"]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastmcp import Client, FastMCP
 
 from envtorch.env import Environment, Rubric, Transform
-from envtorch.mcp.registry import ToolRegistry, failure, refuse_reserved, session_client
+from envtorch.mcp.tool_registry import ToolRegistry, failure, refuse_reserved, session_client
 from envtorch.settings import ServerMode
 from envtorch.tools import (
     CallToolAction,

@@ -187,14 +187,17 @@ def encode_observation(
     terminated = truncated = None
     done, metadata = get("done", False), get("metadata", None)
     if shape.has_flags:
-        terminated, truncated = get("terminated"), get("truncated")
-        done = done or terminated or truncated
+        terminated, truncated = (
+            None if (flag := get(name)) is None else _truth(name, flag)
+            for name in ("terminated", "truncated")
+        )
+        done = _truth("done", done) or terminated or truncated
     return Encoded(
         format.name,
         encode(observation, format, exclude=_EXCLUDED),
         reward_of(get("reward", None)),
-        bool(done),
-        encode(metadata, format) if metadata else None,
+        _truth("done", done),
+        encode(metadata, format) if _truth("metadata", metadata) else None,
         terminated,
         truncated,
     )
@@ -224,6 +227,15 @@ def has_own_flags(kind: type) -> bool:
         next(base for base in kind.__mro__ if name in inspect.get_annotations(base)) is Observation
         for name in ("terminated", "truncated")
     )
+
+
+def _truth(name: str, value: Any) -> bool:
+    """Whether a value is true. An array of several does not know."""
+    try:
+        return bool(value)
+    except Exception as error:
+        kind = type(value).__name__
+        raise EnvironmentFailed(f"field {name!r} holds {kind}, which is neither true nor false") from error
 
 
 def _getter(observation: object) -> Any:

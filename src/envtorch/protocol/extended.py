@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, UnknownMessage
+from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, ProtocolError, UnknownMessage
 from envtorch.protocol import messages
 from envtorch.protocol.batch import Steps
 from envtorch.protocol.formats import JSON, MSGPACK, READ_ERRORS, Format
@@ -34,7 +34,7 @@ __all__ = [
     "NOTHING",
     "Attach",
     "Cancel",
-    "Fork",
+    "ForkRequest",
     "Message",
     "Open",
     "control_data",
@@ -92,13 +92,13 @@ class Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: int
 
 
-class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ForkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many copies of the session to make."""
 
     n: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
-_KINDS = (Open, Attach, Cancel, Fork, Steps, dict[str, Any])
+_KINDS = (Open, Attach, Cancel, ForkRequest, Steps, dict[str, Any])
 _readers: dict[str, dict[Any, Any]] = {
     format.name: {kind: format.reader(kind) for kind in _KINDS} for format in FORMATS.values()
 }
@@ -106,13 +106,22 @@ _frame_readers = {format.name: format.reader(list[Message] | Message).decode for
 _envelope_readers = {format.name: format.reader(Message).decode for format in FORMATS.values()}
 
 
+MOST_IN_FRAME = 16_384
+"""How many messages a frame may hold: all of them are answered before anything else is read."""
+
+
 def read_frame(frame: bytes, format: Format) -> Sequence[Message]:
-    """The messages in a frame. Raises `InvalidJSON` when it holds anything else."""
+    """The messages in a frame. Raises `InvalidJSON` when it holds anything else, and `ProtocolError` when
+    there are too many of them."""
     try:
         found = _frame_readers[format.name](frame)
     except READ_ERRORS as error:
         raise InvalidJSON(f"Invalid message: {error}") from None
-    return found if type(found) is list else [found]
+    if type(found) is not list:
+        return [found]
+    if len(found) > MOST_IN_FRAME:
+        raise ProtocolError(f"a frame of {len(found)} messages: send at most {MOST_IN_FRAME} in one")
+    return found
 
 
 def read_envelope(frame: bytes, format: Format) -> Message | None:
@@ -129,17 +138,19 @@ def write_frame(batch: Sequence[Message], format: Format) -> bytes:
     return format.write(batch[0] if len(batch) == 1 else list(batch))
 
 
-def simulation_request(message: Message, format: Format) -> messages.Reset | messages.Step | messages.State:
+def simulation_request(
+    message: Message, format: Format
+) -> messages.ResetMessage | messages.StepMessage | messages.StateMessage:
     """`reset`, `step` or `state`, as the base wire's values."""
     match message.type:
         case "step":
             if not _has_data(message):
                 raise InvalidAction("step has no data: it is the action")
-            return messages.Step(message.data)
+            return messages.StepMessage(message.data)
         case "reset":
-            return messages.Reset(control_data(message, dict[str, Any], format))
+            return messages.ResetMessage(control_data(message, dict[str, Any], format))
         case "state":
-            return messages.State()
+            return messages.StateMessage()
     raise UnknownMessage(f"Unknown message type: {message.type[:200]}")
 
 

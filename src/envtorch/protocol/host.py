@@ -40,7 +40,7 @@ __all__ = ["CallResult", "EnvironmentHost", "answer", "answer_many", "begin", "b
 
 logger = logging.getLogger(__name__)
 
-Simulation = messages.Reset | messages.Step | messages.State
+Simulation = messages.ResetMessage | messages.StepMessage | messages.StateMessage
 Replies = Generator[Any, Any, Reply]
 
 
@@ -191,14 +191,14 @@ class EnvironmentHost:
     ) -> Replies:
         """The reply to `reset`, `step` or `state`, for an environment in the client's own process."""
         match request:
-            case messages.Step():
+            case messages.StepMessage():
                 keywords = {} if timeout_s is None else {"timeout_s": timeout_s}
                 call = Call.step(bytes(request.data), format, strict=strict, keywords=keywords)
                 return observation_reply((yield from self.step(call)))
-            case messages.Reset():
+            case messages.ResetMessage():
                 call = Call("reset", format.write(request.data), format.name, strict)
                 return observation_reply((yield from self.reset(call)))
-            case messages.State():
+            case messages.StateMessage():
                 return state_reply((yield from self.state(Call("state", format=format.name))), format)
 
     # Tools and tasks, for environments that have them.
@@ -373,4 +373,12 @@ def blamed(doing: str, error: BaseException) -> EnvTorchError:
         return error
     if isinstance(error, MemoryError):
         return OutOfResources(f"{doing} ran out of memory")
-    return EnvironmentFailed(str(error) or repr(error), exception=type(error).__name__)
+    return EnvironmentFailed(_words_of(error), exception=type(error).__name__)
+
+
+def _words_of(error: BaseException) -> str:
+    """What an exception says. Its `__str__` is the author's code too, and may raise anything."""
+    try:
+        return str(error) or repr(error)
+    except BaseException:
+        return f"{type(error).__name__}, which cannot be shown: its own __str__ raised"

@@ -1,6 +1,6 @@
 """Exactly once: which requests a session has accepted, and what came of them.
 
-A request is noted before anything runs. What comes of it is an `Outcome`, whatever that is; a request that is
+A request is noted before anything runs. What comes of it is a `CallOutcome`; a request that is
 repeated gets the outcome of the first one.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from envtorch.errors import EnvTorchError, ProtocolError
 from envtorch.protocol.calls import Call
 
-__all__ = ["Ledger", "Outcome"]
+__all__ = ["CallOutcome", "Ledger"]
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Outcome:
+class CallOutcome:
     """What came of a call, or will. It is settled once; what comes later changes nothing."""
 
     __slots__ = ("_listeners", "began", "call", "deadline", "error", "id", "is_settled", "result")
@@ -34,10 +34,10 @@ class Outcome:
         self.is_settled = False
         self.began = 0.0
         self.deadline: Timer | None = None
-        self._listeners: list[Callable[[Outcome], None]] = []
+        self._listeners: list[Callable[[CallOutcome], None]] = []
 
     @classmethod
-    def refused(cls, call: Call, error: EnvTorchError) -> "Outcome":
+    def refused(cls, call: Call, error: EnvTorchError) -> "CallOutcome":
         """The outcome of a call that was not made."""
         outcome = cls(call)
         outcome.settle(None, error)
@@ -56,7 +56,7 @@ class Outcome:
         for tell in listeners:
             tell(self)
 
-    def then(self, tell: "Callable[[Outcome], None]") -> None:
+    def then(self, tell: "Callable[[CallOutcome], None]") -> None:
         """Call `tell` with this outcome: now if it is settled, otherwise once it is."""
         if self.is_settled:
             tell(self)

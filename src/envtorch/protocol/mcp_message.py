@@ -12,8 +12,8 @@ __all__ = [
     "HANDSHAKE_REVISIONS",
     "STATELESS_REVISION",
     "InvalidMessage",
-    "Kind",
     "McpMessage",
+    "McpMessageKind",
     "read",
     "take",
 ]
@@ -28,7 +28,7 @@ BATCH_REVISIONS = frozenset({"2025-03-26", "2024-11-05"})
 """The revisions in which a body may be a list of messages."""
 
 
-class Kind(enum.Enum):
+class McpMessageKind(enum.Enum):
     REQUEST = "request"
     NOTIFICATION = "notification"
     RESPONSE = "response"
@@ -46,7 +46,7 @@ class InvalidMessage(RpcError):
 class McpMessage:
     """A request, a notification, or the response to a request of ours."""
 
-    kind: Kind
+    kind: McpMessageKind
     method: str = ""
     id: RequestId = None
     params: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def take(value: Any) -> McpMessage:
         raise InvalidMessage(Code.INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', known)
     if "method" not in value:
         if known is not None and ("result" in value) != ("error" in value):
-            return McpMessage(Kind.RESPONSE, id=known)
+            return McpMessage(McpMessageKind.RESPONSE, id=known)
         raise InvalidMessage(Code.INVALID_REQUEST, 'Invalid request: "method" is missing', known)
     method, params = value["method"], value.get("params")
     if not isinstance(method, str):
@@ -85,7 +85,7 @@ def take(value: Any) -> McpMessage:
         raise InvalidMessage(Code.INVALID_REQUEST, 'Invalid request: "id" must be a string or a number')
     if params is not None and not isinstance(params, dict):
         raise InvalidMessage(Code.INVALID_PARAMS, 'Invalid params: "params" must be an object', known)
-    kind = Kind.REQUEST if "id" in value else Kind.NOTIFICATION
+    kind = McpMessageKind.REQUEST if "id" in value else McpMessageKind.NOTIFICATION
     return McpMessage(kind, method, known, params or {})
 
 

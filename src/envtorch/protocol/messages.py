@@ -17,9 +17,9 @@ __all__ = [
     "Close",
     "Mcp",
     "Request",
-    "Reset",
-    "State",
-    "Step",
+    "ResetMessage",
+    "StateMessage",
+    "StepMessage",
     "decode",
     "invalid",
     "read_json",
@@ -34,19 +34,19 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     pass
 
 
-class Reset(_Message, tag="reset", frozen=True):
+class ResetMessage(_Message, tag="reset", frozen=True):
     """Begin an episode. `data` holds the keywords for the environment's `reset`."""
 
     data: dict[str, Any] = {}
 
 
-class Step(_Message, tag="step", frozen=True):
+class StepMessage(_Message, tag="step", frozen=True):
     """Take one action: `data` is the action itself, still JSON."""
 
     data: msgspec.Raw
 
 
-class State(_Message, tag="state", frozen=True):
+class StateMessage(_Message, tag="state", frozen=True):
     """Tell where the episode stands."""
 
 
@@ -60,9 +60,9 @@ class Mcp(_Message, tag="mcp", frozen=True):
     data: msgspec.Raw
 
 
-Request = Reset | Step | State | Close | Mcp
+Request = ResetMessage | StepMessage | StateMessage | Close | Mcp
 
-_WITH_DATA = (Step, Mcp)
+_WITH_DATA = (StepMessage, Mcp)
 _decoder: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 
 

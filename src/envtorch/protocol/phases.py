@@ -10,10 +10,10 @@ import enum
 
 from envtorch.errors import SessionLost
 
-__all__ = ["Event", "Phase", "advance"]
+__all__ = ["Event", "SessionPhase", "advance"]
 
 
-class Phase(enum.StrEnum):
+class SessionPhase(enum.StrEnum):
     STARTING = "starting"
     """The environment is being built."""
     READY = "ready"
@@ -37,21 +37,25 @@ class Event(enum.StrEnum):
     CLOSED = "close"
 
 
-_TABLE: dict[tuple[Phase, Event], Phase] = {
-    (Phase.STARTING, Event.OPENED): Phase.READY,
-    (Phase.READY, Event.CALLED): Phase.BUSY,
-    (Phase.BUSY, Event.ANSWERED): Phase.READY,
-    (Phase.READY, Event.DETACHED): Phase.DETACHED,
-    (Phase.BUSY, Event.DETACHED): Phase.ADRIFT,
-    (Phase.DETACHED, Event.CALLED): Phase.ADRIFT,
-    (Phase.ADRIFT, Event.ANSWERED): Phase.DETACHED,
-    (Phase.DETACHED, Event.ATTACHED): Phase.READY,
-    (Phase.ADRIFT, Event.ATTACHED): Phase.BUSY,
-    **{(phase, Event.CLOSED): Phase.CLOSED for phase in Phase if phase is not Phase.CLOSED},
+_TABLE: dict[tuple[SessionPhase, Event], SessionPhase] = {
+    (SessionPhase.STARTING, Event.OPENED): SessionPhase.READY,
+    (SessionPhase.READY, Event.CALLED): SessionPhase.BUSY,
+    (SessionPhase.BUSY, Event.ANSWERED): SessionPhase.READY,
+    (SessionPhase.READY, Event.DETACHED): SessionPhase.DETACHED,
+    (SessionPhase.BUSY, Event.DETACHED): SessionPhase.ADRIFT,
+    (SessionPhase.DETACHED, Event.CALLED): SessionPhase.ADRIFT,
+    (SessionPhase.ADRIFT, Event.ANSWERED): SessionPhase.DETACHED,
+    (SessionPhase.DETACHED, Event.ATTACHED): SessionPhase.READY,
+    (SessionPhase.ADRIFT, Event.ATTACHED): SessionPhase.BUSY,
+    **{
+        (phase, Event.CLOSED): SessionPhase.CLOSED
+        for phase in SessionPhase
+        if phase is not SessionPhase.CLOSED
+    },
 }
 
 
-def advance(phase: Phase, event: Event) -> Phase:
+def advance(phase: SessionPhase, event: Event) -> SessionPhase:
     """The phase after `event`. Raises `SessionLost` for what cannot happen in this phase."""
     after = _TABLE.get((phase, event))
     if after is None:

@@ -22,11 +22,12 @@ from envtorch.errors import (
     Draining,
     EnvTorchError,
     MessageTooLarge,
+    ProtocolError,
     SessionLost,
 )
 from envtorch.protocol.channels import Arrived, ClientChannels
 from envtorch.protocol.extended import FORMATS
-from envtorch.protocol.formats import Format
+from envtorch.protocol.formats import READ_ERRORS, Format
 from envtorch.protocol.wire import Answer, Ask
 
 __all__ = [
@@ -287,7 +288,10 @@ class Reconnecting:
         raw = bytes(arrived.payload)
         if arrived.error is not None and not raw:
             raise arrived.error
-        return Answer(arrived.type, self.format.read(raw) if raw else {})
+        try:
+            return Answer(arrived.type, self.format.read(raw) if raw else {})
+        except READ_ERRORS as error:
+            raise ProtocolError(f"the server's reply cannot be read: {error}") from error
 
     def within(self, timeout_s: float | None) -> dict[str, Any]:
         """When a request ends: the caller's limit is kept by the server, the client's own by this side."""

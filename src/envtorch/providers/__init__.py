@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from envtorch.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from envtorch.providers.base import ContainerProvider, Phase, RuntimeProvider, Status
     from envtorch.providers.daytona import DaytonaProvider
     from envtorch.providers.docker import LocalDockerProvider
     from envtorch.providers.hub import Space
     from envtorch.providers.kubernetes import KubernetesProvider
     from envtorch.providers.process import ProcessProvider
+    from envtorch.providers.provider_base import ContainerProvider, Phase, RuntimeProvider, Status
     from envtorch.providers.sweeper import sweep
     from envtorch.providers.uv import UVProvider
 
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ContainerProvider": "base",
-    "Phase": "base",
-    "RuntimeProvider": "base",
-    "Status": "base",
+    "ContainerProvider": "provider_base",
+    "Phase": "provider_base",
+    "RuntimeProvider": "provider_base",
+    "Status": "provider_base",
     "DaytonaProvider": "daytona",
     "LocalDockerProvider": "docker",
     "KubernetesProvider": "kubernetes",

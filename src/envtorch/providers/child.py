@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from envtorch.errors import ConfigurationError, PortTaken
-from envtorch.providers.base import Phase, Status
+from envtorch.providers.provider_base import Phase, Status
 
 __all__ = ["ChildServer", "listen", "start_child"]
 

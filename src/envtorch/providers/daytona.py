@@ -17,9 +17,9 @@ from envtorch.errors import (
     MissingExtra,
     ProviderFailed,
 )
-from envtorch.providers.base import ContainerProvider, Phase, Status
-from envtorch.providers.options import checked_environment, read_options
 from envtorch.providers.ownership import OWNER_LABEL, PROVIDER_LABEL, OwnerTag
+from envtorch.providers.provider_base import ContainerProvider, Phase, Status
+from envtorch.providers.provider_options import checked_environment, read_options
 from envtorch.providers.ready import probe
 from envtorch.providers.recipes import command_in, missing_sources, top_level_fields, without_mounts
 from envtorch.providers.sweeper import Swept, attempt, is_orphan, logger

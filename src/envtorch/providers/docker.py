@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from envtorch.errors import ConfigurationError
-from envtorch.providers.base import ContainerProvider, Phase, Status
 from envtorch.providers.engine import Progress, connect, fetch_image, speaking_to_engine
 from envtorch.providers.exec_stream import ExecStream
-from envtorch.providers.options import checked_environment, checked_port, read_options
 from envtorch.providers.ownership import OWNER_LABEL, PROVIDER_LABEL, OwnerTag
+from envtorch.providers.provider_base import ContainerProvider, Phase, Status
+from envtorch.providers.provider_options import checked_environment, checked_port, read_options
 from envtorch.providers.ready import exited
 from envtorch.providers.sweeper import Swept, sweep_containers
 from envtorch.providers.tunnel import Tunnel

@@ -10,7 +10,6 @@ from contextlib import closing
 from typing import Any
 
 from envtorch.errors import ConfigurationError, ImageUnavailable, NotReady, ProviderFailed
-from envtorch.providers.base import ContainerProvider, Phase, Status
 from envtorch.providers.cluster import Cluster, ForwardStream, speaking_to_cluster
 from envtorch.providers.manifests import (
     EXPIRES,
@@ -20,8 +19,9 @@ from envtorch.providers.manifests import (
     render,
     server_name,
 )
-from envtorch.providers.options import checked_environment, checked_port, read_options
 from envtorch.providers.ownership import OWNER_LABEL, OwnerTag
+from envtorch.providers.provider_base import ContainerProvider, Phase, Status
+from envtorch.providers.provider_options import checked_environment, checked_port, read_options
 from envtorch.providers.ready import exited
 from envtorch.providers.sweeper import Swept, attempt, is_orphan
 from envtorch.providers.tunnel import Tunnel

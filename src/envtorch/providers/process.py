@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from envtorch.errors import ConfigurationError
-from envtorch.providers.base import ContainerProvider
 from envtorch.providers.child import SCRIPTS, listen, start_child
-from envtorch.providers.options import checked_environment, checked_port, read_options
+from envtorch.providers.provider_base import ContainerProvider
+from envtorch.providers.provider_options import checked_environment, checked_port, read_options
 from envtorch.settings import inherited_environment
 
 __all__ = ["ProcessOptions", "ProcessProvider"]

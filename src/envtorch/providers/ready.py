@@ -9,7 +9,7 @@ import httpx
 from envtorch.errors import NotReady, ServerExited
 
 if TYPE_CHECKING:
-    from envtorch.providers.base import Status
+    from envtorch.providers.provider_base import Status
 
 __all__ = ["NO_ANSWER", "Ask", "Watched", "probe", "wait_until_healthy"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from envtorch.errors import ConfigurationError, MissingExtra, ProviderFailed
-from envtorch.providers.base import RuntimeProvider
 from envtorch.providers.child import SCRIPTS, listen, start_child
-from envtorch.providers.options import checked_environment, checked_port, read_options
+from envtorch.providers.provider_base import RuntimeProvider
+from envtorch.providers.provider_options import checked_environment, checked_port, read_options
 from envtorch.providers.sweeper import owned_directory, sweep_directories
 from envtorch.settings import inherited_environment
 

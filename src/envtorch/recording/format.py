@@ -22,7 +22,6 @@ from envtorch.types import Scalar
 
 __all__ = [
     "FORMAT",
-    "Call",
     "End",
     "Fault",
     "Fork",
@@ -30,6 +29,7 @@ __all__ = [
     "Line",
     "Lost",
     "Moment",
+    "RecordedCall",
     "Reset",
     "Step",
     "ToolCall",
@@ -69,7 +69,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
 
 
-class Call(_Line, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedCall(_Line, frozen=True, kw_only=True, omit_defaults=True):
     """What `reset`, `step` and tool calls have in common: when they came, and what came of them."""
 
     session: int
@@ -106,7 +106,7 @@ class Call(_Line, frozen=True, kw_only=True, omit_defaults=True):
         return told
 
 
-class Reset(Call, tag="reset", frozen=True, kw_only=True, omit_defaults=True):
+class Reset(RecordedCall, tag="reset", frozen=True, kw_only=True, omit_defaults=True):
     """An episode begins. `options` are the keywords of `reset`, the seed among them."""
 
     options: dict[str, Any] = {}
@@ -117,7 +117,7 @@ class Reset(Call, tag="reset", frozen=True, kw_only=True, omit_defaults=True):
         return self.options
 
 
-class Step(Call, tag="step", frozen=True, kw_only=True, omit_defaults=True):
+class Step(RecordedCall, tag="step", frozen=True, kw_only=True, omit_defaults=True):
     """An action was taken."""
 
     action: Any
@@ -129,7 +129,7 @@ class Step(Call, tag="step", frozen=True, kw_only=True, omit_defaults=True):
         return self.action
 
 
-class ToolCall(Call, tag="tool", frozen=True, kw_only=True, omit_defaults=True):
+class ToolCall(RecordedCall, tag="tool", frozen=True, kw_only=True, omit_defaults=True):
     """A tool was called; `observation` is its answer, in the `form` the caller asked for."""
 
     name: str

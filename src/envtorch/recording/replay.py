@@ -8,7 +8,7 @@ from envtorch.recording.compare import Comparison, Difference
 from envtorch.recording.format import Fork, Line, Moment, Reset, Step, ToolCall
 from envtorch.recording.reader import Recording
 
-__all__ = ["Divergence", "Player", "Replay", "Skipped", "Way", "replay"]
+__all__ = ["Divergence", "Player", "Replay", "SkippedStep", "Way", "replay"]
 
 Outcome = Mapping[str, Any]
 """As `Call.outcome` has it: `observation`, `reward`, `done`, ..., or `error` with `code` and `message`."""
@@ -58,7 +58,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedStep:
     """An episode that could not be played to its end."""
 
     episode: int
@@ -75,7 +75,7 @@ class Replay:
     moments: int = 0
     """Calls made and compared."""
     divergences: list[Divergence] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedStep] = field(default_factory=list)
 
     @property
     def first(self) -> Divergence | None:
@@ -173,7 +173,7 @@ class _Family:
         return tuple(self._comparison.differences(then, now))
 
     def _skip(self, episode: int, step: int, reason: str) -> None:
-        self._outcome.skipped.append(Skipped(episode, step, reason))
+        self._outcome.skipped.append(SkippedStep(episode, step, reason))
 
     def close(self) -> None:
         for player in self._players.values():

@@ -11,8 +11,7 @@ from envtorch.errors import EnvTorchError
 from envtorch.protocol.calls import Call, read_arguments
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.formats import BY_NAME, JSON, MSGPACK, Format
-from envtorch.recording.format import Call as CallLine
-from envtorch.recording.format import End, Fault, Reset, Step, ToolCall, write_line
+from envtorch.recording.format import End, Fault, RecordedCall, Reset, Step, ToolCall, write_line
 from envtorch.recording.redaction import Redactor
 
 __all__ = ["Given", "Tape", "Timing"]
@@ -148,7 +147,7 @@ class Tape:
             "wire": came.format if isinstance(came, Encoded) else "json",
         }
 
-    def _put(self, kind: type[CallLine], common: dict[str, Any], came: "Came", **given: Given) -> None:
+    def _put(self, kind: type[RecordedCall], common: dict[str, Any], came: "Came", **given: Given) -> None:
         redactor = self._roll.redactor
 
         def render() -> bytes:

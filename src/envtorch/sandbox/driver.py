@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from envtorch.protocol import flow as flows
 
-__all__ = ["Ask", "Block", "Flow", "Wait", "drive", "drive_async"]
+__all__ = ["AskOwner", "Block", "Flow", "Wait", "drive", "drive_async"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskOwner:
     """Call a function of the owner's, plain or async: be sent what it returned."""
 
     function: Callable[..., Any]
@@ -43,7 +43,7 @@ class Block:
     function: Callable[[], Any]
 
 
-Flow = Generator[Wait | Ask | Block, Any, T]
+Flow = Generator[Wait | AskOwner | Block, Any, T]
 
 
 def drive(flow: Flow[T]) -> T:
@@ -51,7 +51,7 @@ def drive(flow: Flow[T]) -> T:
     return flows.drive(flow, _perform)
 
 
-def _perform(step: Wait | Ask | Block) -> Any:
+def _perform(step: Wait | AskOwner | Block) -> Any:
     if isinstance(step, Wait):
         return _poll(step)
     if isinstance(step, Block):
@@ -79,7 +79,7 @@ async def drive_async(flow: Flow[T]) -> T:
     return await flows.drive_async(flow, _perform_async)
 
 
-async def _perform_async(step: Wait | Ask | Block) -> Any:
+async def _perform_async(step: Wait | AskOwner | Block) -> Any:
     if isinstance(step, Wait):
         return await _poll_async(step)
     if isinstance(step, Block):

@@ -170,7 +170,7 @@ def _await_hello(slot: Core, identifier: str, timeout_s: float) -> Flow[int]:
             break
         slot.handle.reader.feed(data)
         try:
-            said = slot.handle.reader.next(identifier, (protocol.Hello, protocol.Forked))
+            said = slot.handle.reader.next(identifier, (protocol.GuestHello, protocol.Forked))
         except protocol.Nonsense:
             break
         if isinstance(said, protocol.Forked):

@@ -15,13 +15,13 @@ from .guest.guest_wire import CALL_LIMIT, HEADER, KINDS, VALUE_LIMIT, has_too_ma
 
 __all__ = [
     "CALL_LIMIT",
-    "Call",
     "Control",
     "Forked",
     "FrameReader",
-    "Hello",
+    "GuestHello",
     "Message",
     "Nonsense",
+    "OwnerCall",
     "RunResult",
     "Shared",
     "Variables",
@@ -67,7 +67,7 @@ class RunResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OwnerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The agent's code wants an exposed function called."""
 
     call: int
@@ -101,25 +101,25 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: str | None
 
 
-class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GuestHello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first message of a fork."""
 
 
-Message = RunResult | Call | Variables | Forked | Shared | Hello
+Message = RunResult | OwnerCall | Variables | Forked | Shared | GuestHello
 _CLASSES: Mapping[int, type[Message]] = {
     KINDS["result"]: RunResult,
-    KINDS["call"]: Call,
+    KINDS["call"]: OwnerCall,
     KINDS["variables"]: Variables,
     KINDS["forked"]: Forked,
     KINDS["shared"]: Shared,
-    KINDS["hello"]: Hello,
+    KINDS["hello"]: GuestHello,
 }
 _SIZES: Mapping[type[Message], int] = {
-    Call: CALL_LIMIT,
+    OwnerCall: CALL_LIMIT,
     Variables: 8 * _MEGABYTE,
     Forked: 65536,
     Shared: 65536,
-    Hello: 1024,
+    GuestHello: 1024,
 }
 _DECODERS: Mapping[type[Message], Callable[[bytes], Message]] = {
     kind: msgspec.json.Decoder(kind).decode for kind in _CLASSES.values()
@@ -229,7 +229,7 @@ class FrameReader:
 
 
 def _decode(kind: type[Message], data: bytes) -> Message:
-    if kind in (Call, Variables) and has_too_many_values(data):
+    if kind in (OwnerCall, Variables) and has_too_many_values(data):
         raise Nonsense(f"a {kind.__name__} has more than {VALUE_LIMIT} values")
     try:
         return _DECODERS[kind](data)

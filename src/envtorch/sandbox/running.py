@@ -10,7 +10,7 @@ from envtorch.errors import TimedOut
 
 from . import protocol
 from .core import Core, new_identifier
-from .driver import Ask, Flow, Wait
+from .driver import AskOwner, Flow, Wait
 from .flows import await_event, close_all, order
 from .handle import INTERPRETER
 from .monitor import memory_limit
@@ -146,10 +146,10 @@ class Talk:
     def _listen(self, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
         """A call of the agent's is answered, and the answer sent, before the next one is read. Between two of
         them everybody else has a turn, as after each piece that was received."""
-        reader, allowed = self._core.handle.reader, (expected, protocol.Call)
+        reader, allowed = self._core.handle.reader, (expected, protocol.OwnerCall)
         while True:
             said = None if self._out else reader.next(self._identifier, allowed)
-            if isinstance(said, protocol.Call):
+            if isinstance(said, protocol.OwnerCall):
                 yield from self._answer(said)
                 if reader.has_more:
                     yield Wait(deadline=time.monotonic())
@@ -213,7 +213,7 @@ class Talk:
         self._deadline = time.monotonic() + self._core.policy.grace_s
         return True
 
-    def _answer(self, call: protocol.Call) -> Flow[None]:
+    def _answer(self, call: protocol.OwnerCall) -> Flow[None]:
         """Call an exposed function. The time it takes is not the agent's."""
         began = time.monotonic()
         reply: Mapping[str, Any]
@@ -227,7 +227,7 @@ class Talk:
         else:
             try:
                 self._core.move(SandboxPhase.CALLING)
-                value = yield Ask(function, call.args, call.kwargs)
+                value = yield AskOwner(function, call.args, call.kwargs)
                 reply = {"type": "reply", "call": call.call, "value": value, "error": None}
                 self._out += protocol.frame(reply)
                 self._deadline += time.monotonic() - began

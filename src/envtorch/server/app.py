@@ -18,7 +18,7 @@ from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.doors.task_routes import TaskDoor
 from envtorch.server.doors.websocket import SocketDoor
 from envtorch.server.options import ServerOptions
-from envtorch.server.security.gate import Gate
+from envtorch.server.security.gate import AccessGate
 from envtorch.server.security.hosts import AllowedHosts
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.environment_factory import Factory
@@ -170,7 +170,7 @@ class HTTPEnvServer:
         self.hosts = AllowedHosts(settings.allowed_hosts)
         self.hosts.checks_loopback = not self.is_locked
         app.add_middleware(
-            Gate,
+            AccessGate,
             keys=keys,
             has_page=settings.web_interface if self.options.web is None else self.options.web,
             allowed_origins=settings.allowed_origins,

@@ -19,7 +19,7 @@ from uvicorn.server import Server
 
 from envtorch.env import Environment
 from envtorch.errors import ConfigurationError, EnvTorchError, FactoryFailed
-from envtorch.server.security.gate import Gate
+from envtorch.server.security.gate import AccessGate
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.transport.http_connection import BoundedHttpProtocol
@@ -211,7 +211,7 @@ def serve(
     locked = (
         app
         if token_file is None
-        else Gate(app, keys=Keys(file=Path(token_file)), has_page=Settings.from_environ().web_interface)
+        else AccessGate(app, keys=Keys(file=Path(token_file)), has_page=Settings.from_environ().web_interface)
     )
     sessions = server.sessions if server is not None else None
     config = uvicorn_config(locked, **uvicorn_options)

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envtorch.testing.environment import check_env
+    from envtorch.testing.environment_checks import check_env
     from envtorch.testing.players import check_replay
     from envtorch.testing.provider import (
         PROBE_APP,
@@ -36,7 +36,7 @@ __all__ = [
 
 _HOME = {
     "PROVIDER_CHECKS": "provider_checks",
-    "check_env": "environment",
+    "check_env": "environment_checks",
     "check_replay": "players",
     **dict.fromkeys(("Finding", "Report", "Severity"), "report"),
 }

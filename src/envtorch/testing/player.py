@@ -11,10 +11,10 @@ from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import encode_observation, encode_value
 from envtorch.protocol.flow import settle
 
-__all__ = ["Player"]
+__all__ = ["CheckedPlayer"]
 
 
-class Player:
+class CheckedPlayer:
     """One environment, called as a server calls it."""
 
     def __init__(self, environment: Environment[Any, Any, Any], codec: Codec[Any, Any, Any]) -> None:

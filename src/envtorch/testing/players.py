@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 
 from envtorch.client.blocking.links import Link, LocalLink, open_link
+from envtorch.client.client_options import ClientOptions, Wire
 from envtorch.client.local_environment import make_host
-from envtorch.client.options import ClientOptions, Wire
 from envtorch.env import EnvironmentSource, EnvSpec
 from envtorch.errors import BY_CODE, EnvTorchError, Unsupported, from_wire
 from envtorch.protocol.codec import Codec

@@ -1,4 +1,4 @@
-"""`check_provider`: whether a provider keeps the contract of `envtorch.providers.base`.
+"""`check_provider`: whether a provider keeps the contract of `envtorch.providers.provider_base`.
 
     from envtorch.testing import PROBE_COMMAND, ProviderSubject, check_provider
 
@@ -26,7 +26,7 @@ from typing import Any, Self
 import httpx
 
 from envtorch.env import load_object
-from envtorch.providers.base import ContainerProvider, RuntimeProvider
+from envtorch.providers.provider_base import ContainerProvider, RuntimeProvider
 from envtorch.testing import probe_server
 
 __all__ = [

@@ -11,7 +11,7 @@ from envtorch.errors import (
     ConfigurationError,
     PortTaken,
 )
-from envtorch.providers.base import ContainerProvider, Phase, RuntimeProvider
+from envtorch.providers.provider_base import ContainerProvider, Phase, RuntimeProvider
 from envtorch.testing.provider import (
     Probe,
     ProviderCheck,

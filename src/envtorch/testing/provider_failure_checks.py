@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from envtorch.errors import ConfigurationError, ImageUnavailable, NotReady, ProviderFailed, ServerExited
-from envtorch.providers.base import Phase
+from envtorch.providers.provider_base import Phase
 from envtorch.providers.ready import probe
 from envtorch.testing.provider import (
     ProviderCheck,

@@ -8,7 +8,7 @@ from typing import Any
 
 from envtorch.env import Environment
 from envtorch.protocol.codec import Codec
-from envtorch.testing.player import Player
+from envtorch.testing.player import CheckedPlayer
 from envtorch.testing.sampling import sample
 from envtorch.tools import CallToolAction, ListToolsAction
 
@@ -30,9 +30,9 @@ class Subject:
     reward_range: tuple[float, float] | None
 
     @contextmanager
-    def player(self) -> Iterator[Player]:
+    def player(self) -> Iterator[CheckedPlayer]:
         """A fresh environment, closed at the end of the block."""
-        player = Player(self.make(), self.codec)
+        player = CheckedPlayer(self.make(), self.codec)
         try:
             yield player
         finally:
@@ -64,7 +64,7 @@ def _tool_calls(
     steps: int,
     rng: random.Random,
 ) -> list[dict[str, Any]]:
-    player = Player(make(), codec)
+    player = CheckedPlayer(make(), codec)
     try:
         player.reset({})
         tools = player.step(ListToolsAction()).tools

@@ -8,7 +8,7 @@ from envtorch.batch_actions import Actions
 from envtorch.protocol.binding import Colour, own_step_many
 from envtorch.protocol.columns import rows_of, table_of
 from envtorch.protocol.encoding import encode_value
-from envtorch.testing.player import Player
+from envtorch.testing.player import CheckedPlayer
 from envtorch.testing.report import Finding, NotRun, Severity
 from envtorch.testing.subject import Subject
 
@@ -63,7 +63,7 @@ ADVICE = "let both use the same arithmetic, and answer environments in the order
 
 
 def _told_otherwise(
-    subject: Subject, players: Sequence[Player], given: Mapping[str, Any], expected: list[bytes]
+    subject: Subject, players: Sequence[CheckedPlayer], given: Mapping[str, Any], expected: list[bytes]
 ) -> str | None:
     """How `step_many` answers otherwise than `step`; None when it does not."""
     kind = type(players[0].environment)

@@ -10,7 +10,7 @@ from typing import Any
 
 from envtorch.errors import EnvTorchError, InvalidAction
 from envtorch.web.diffs import Change, changes, line_diff
-from envtorch.web.episodes import Entry, folded, total_reward
+from envtorch.web.episodes import EpisodeEntry, folded, total_reward
 
 __all__ = ["error_card", "history", "nothing_yet", "result_card", "transcript"]
 
@@ -33,7 +33,7 @@ def nothing_yet(sentence: str) -> str:
     return f'<p class="et-quiet">{escape(sentence)}</p>'
 
 
-def result_card(entries: Sequence[Entry]) -> str:
+def result_card(entries: Sequence[EpisodeEntry]) -> str:
     """The newest answer: reward, done, and the observation field by field."""
     if not entries:
         return nothing_yet("Press Reset to begin an episode.")
@@ -105,7 +105,7 @@ def _complaints(error: InvalidAction) -> str:
     )
 
 
-def history(entries: Sequence[Entry]) -> str:
+def history(entries: Sequence[EpisodeEntry]) -> str:
     """Every call, newest first, each with what it changed."""
     if not entries:
         return nothing_yet("No calls yet.")
@@ -120,7 +120,7 @@ def history(entries: Sequence[Entry]) -> str:
     return f'<div class="et-history">{"".join(rows)}{rest}</div>'
 
 
-def _step_numbers(entries: Sequence[Entry]) -> list[str]:
+def _step_numbers(entries: Sequence[EpisodeEntry]) -> list[str]:
     numbers, steps = [], 0
     for entry in entries:
         steps += entry.call == "step"
@@ -128,7 +128,7 @@ def _step_numbers(entries: Sequence[Entry]) -> list[str]:
     return numbers
 
 
-def _row(entry: Entry, before: Mapping[str, Any], number: str, is_open: bool) -> str:
+def _row(entry: EpisodeEntry, before: Mapping[str, Any], number: str, is_open: bool) -> str:
     summary = escape(_brief(entry.sent)) or '<span class="et-quiet">no options</span>'
     if entry.error is not None:
         mark, body = '<b class="et-minus">failed</b>', f"<pre>{escape(_cut(entry.error))}</pre>"
@@ -144,7 +144,7 @@ def _row(entry: Entry, before: Mapping[str, Any], number: str, is_open: bool) ->
     )
 
 
-def _is_news(change: Change, entry: Entry) -> bool:
+def _is_news(change: Change, entry: EpisodeEntry) -> bool:
     """Whether a change is more than the action itself, repeated in the observation's metadata."""
     return not (change.path.startswith("metadata.") and change.after in entry.sent.values())
 
@@ -187,14 +187,14 @@ def _value(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:299]}…"
 
 
-def transcript(entries: Sequence[Entry], field: str) -> str:
+def transcript(entries: Sequence[EpisodeEntry], field: str) -> str:
     """The episode as a terminal would show it: code after a prompt, then what it printed."""
     parts = [_exchange(entry, field) for entry in entries[-_MOST_ENTRIES:] if entry.call == "step"]
     shown = "".join(parts) or '<span class="et-dim"># what you run, and what it prints, appears here</span>'
     return f'<pre class="et-terminal" tabindex="0" aria-label="The program\'s output">{shown}</pre>'
 
 
-def _exchange(entry: Entry, field: str) -> str:
+def _exchange(entry: EpisodeEntry, field: str) -> str:
     code = str(entry.sent.get(field, "")).rstrip().splitlines() or [""]
     prompts = [">>> ", *["... "] * (len(code) - 1)]
     asked = "".join(f"<b>{prompt}</b>{escape(line)}\n" for prompt, line in zip(prompts, code, strict=True))

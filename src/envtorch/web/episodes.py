@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Entry", "Track", "folded", "total_reward"]
+__all__ = ["EpisodeEntry", "Track", "folded", "total_reward"]
 
 _FOLD_BEYOND = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EpisodeEntry:
     """One call and its answer."""
 
     call: Literal["reset", "step"]
@@ -34,14 +34,14 @@ class Track:
     """A named line of entries: one branch of an episode."""
 
     name: str
-    entries: Sequence[Entry]
+    entries: Sequence[EpisodeEntry]
 
     @property
     def steps(self) -> int:
         return sum(entry.call == "step" for entry in self.entries)
 
 
-def total_reward(entries: Sequence[Entry]) -> float:
+def total_reward(entries: Sequence[EpisodeEntry]) -> float:
     """What an episode has earned so far."""
     return float(sum(entry.reward or 0.0 for entry in entries if entry.call == "step"))
 

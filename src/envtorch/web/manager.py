@@ -13,10 +13,10 @@ from envtorch.env import Environment
 from envtorch.errors import EnvironmentFailed, Unsupported
 from envtorch.protocol.calls import Call
 from envtorch.types import EnvironmentMetadata
-from envtorch.web.episodes import Entry
+from envtorch.web.episodes import EpisodeEntry
+from envtorch.web.played_environment import PlayedEnvironment
 from envtorch.web.quick_start import quick_start
 from envtorch.web.schema import MISSING, Field, Kind
-from envtorch.web.subject import Subject
 from envtorch.web.visits import Branch, Visit, Visits
 
 __all__ = ["ActionLog", "EpisodeState", "WebManager", "described_fields", "with_form_values"]
@@ -55,7 +55,7 @@ class WebManager:
 
     MAX_ACTION_LOGS = 1000
 
-    def __init__(self, subject: Subject, visits: Visits) -> None:
+    def __init__(self, subject: PlayedEnvironment, visits: Visits) -> None:
         self.subject = subject
         self.visits = visits
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -234,7 +234,7 @@ def _environment(branch: Branch) -> Environment[Any, Any, Any]:
     return host.environment
 
 
-def _envelope(entry: Entry) -> dict[str, Any]:
+def _envelope(entry: EpisodeEntry) -> dict[str, Any]:
     """The answer as OpenEnv's page has it."""
     metadata = entry.observation.get("metadata")
     return {**entry.payload, **({"metadata": metadata} if metadata else {})}

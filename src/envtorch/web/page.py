@@ -14,13 +14,13 @@ from fastapi import FastAPI
 
 from envtorch.errors import ConfigurationError
 from envtorch.settings import ServerMode
-from envtorch.web.compare import CompareTab
+from envtorch.web.comparison_tab import CompareTab
 from envtorch.web.manager import WebManager
 from envtorch.web.operations import Operations
 from envtorch.web.play import PlayTab
+from envtorch.web.played_environment import PlayedEnvironment, readme_body
 from envtorch.web.recordings import RecordingTab
 from envtorch.web.routes import WebRoutes
-from envtorch.web.subject import Subject, readme_body
 from envtorch.web.theme import CSS_FILE, HEAD, QUIET, THEME
 from envtorch.web.visits import Visits
 
@@ -44,7 +44,11 @@ class PageOptions:
 
 
 def build_page(
-    subject: Subject, visits: Visits, *, title: str, recordings: Callable[[], Path | None] = lambda: None
+    subject: PlayedEnvironment,
+    visits: Visits,
+    *,
+    title: str,
+    recordings: Callable[[], Path | None] = lambda: None,
 ) -> gr.Blocks:
     """The page that every environment has. `recordings` says where those are that may be listed."""
     operations = Operations(subject.sessions)
@@ -87,7 +91,7 @@ def _operations_tab(operations: Operations, tab: gr.Tab) -> None:
     tab.select(begin, None, [shown, timer], **QUIET, show_progress="hidden")
 
 
-def _header(subject: Subject) -> str:
+def _header(subject: PlayedEnvironment) -> str:
     title = subject.name.removesuffix("_env").replace("_", " ")
     badges = [f"{subject.sessions.capacity} sessions", subject.mode.value]
     shown = "".join(f'<span class="et-badge">{escape(badge)}</span>' for badge in badges)
@@ -106,7 +110,9 @@ def mount(
     app: FastAPI, server: Any, mode: ServerMode, options: PageOptions, *, title: str | None = None
 ) -> None:
     """Put the page of `server` at `/web` of `app`, with OpenEnv's routes beside it."""
-    manager = WebManager(Subject(server.sessions, server.codec, mode), Visits(server.sessions, mode))
+    manager = WebManager(
+        PlayedEnvironment(server.sessions, server.codec, mode), Visits(server.sessions, mode)
+    )
     WebRoutes(manager).register(app)
 
     def recordings() -> Path | None:

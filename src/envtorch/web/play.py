@@ -10,10 +10,10 @@ from envtorch.errors import EnvTorchError
 from envtorch.protocol.calls import Call
 from envtorch.web.cards import error_card, history, nothing_yet, result_card, transcript
 from envtorch.web.charts import lines
-from envtorch.web.episodes import Entry, folded
+from envtorch.web.episodes import EpisodeEntry, folded
+from envtorch.web.played_environment import PlayedEnvironment, reset_options
 from envtorch.web.schema import fields_of
 from envtorch.web.snippet import same_in_python
-from envtorch.web.subject import Subject, reset_options
 from envtorch.web.theme import QUIET
 from envtorch.web.visits import Visit, Visits
 from envtorch.web.widgets import Form
@@ -21,7 +21,7 @@ from envtorch.web.widgets import Form
 __all__ = ["PlayTab", "reward_chart"]
 
 
-def reward_chart(entries: list[Entry]) -> str:
+def reward_chart(entries: list[EpisodeEntry]) -> str:
     """The reward of each step, and what they come to."""
     steps = [entry for entry in entries if entry.call == "step" and entry.error is None]
     if steps and all(entry.reward is None for entry in steps):
@@ -55,7 +55,7 @@ class _Screen:
 class PlayTab:
     """Builds the tab inside the Blocks that is open, and answers its events."""
 
-    def __init__(self, subject: Subject, visits: Visits) -> None:
+    def __init__(self, subject: PlayedEnvironment, visits: Visits) -> None:
         self._subject = subject
         self._visits = visits
         self._build()

@@ -9,20 +9,20 @@ import gradio as gr
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.recording import Episode, Moment, Recording, Reset, ToolCall, find_recordings
 from envtorch.web.cards import error_card, history, nothing_yet, result_card, transcript
-from envtorch.web.episodes import Entry, folded
+from envtorch.web.episodes import EpisodeEntry, folded
 from envtorch.web.play import reward_chart
-from envtorch.web.subject import Subject
+from envtorch.web.played_environment import PlayedEnvironment
 from envtorch.web.theme import QUIET
 
 __all__ = ["RecordingTab", "entry_of", "title_of"]
 
 
-def entry_of(moment: Moment) -> Entry:
+def entry_of(moment: Moment) -> EpisodeEntry:
     """A moment of a recording as the page shows calls."""
     seen = moment.observation
     observation = dict(seen) if isinstance(seen, Mapping) else {} if seen is None else {"result": seen}
     given = moment.given if isinstance(moment.given, Mapping) else {"action": moment.given}
-    return Entry(
+    return EpisodeEntry(
         call="reset" if isinstance(moment, Reset) else "step",
         sent=given,
         observation={"tool": moment.name, **observation} if isinstance(moment, ToolCall) else observation,
@@ -50,7 +50,7 @@ class RecordingTab:
     it holds everybody's episodes.
     """
 
-    def __init__(self, subject: Subject, directory: Callable[[], Path | None]) -> None:
+    def __init__(self, subject: PlayedEnvironment, directory: Callable[[], Path | None]) -> None:
         self._code = subject.code_field
         self._directory = directory
         self._opened = gr.State(None)
@@ -126,24 +126,24 @@ class RecordingTab:
         return str(path), about, gr.update(choices=choices, value=choices[0][1] if choices else None)
 
     def _choose(self, opened: str | None, number: int | None) -> list[Any]:
-        entries: list[Entry] = []
+        entries: list[EpisodeEntry] = []
         if opened is not None and number is not None:
             recording = Recording.open(opened)
             entries = [entry_of(moment) for moment in recording.moments(recording.episode(number))]
         last = max(1, len(entries) - 1)
         return [entries, gr.update(minimum=0, maximum=last, value=0), *self._show(entries, 0)]
 
-    def _earlier(self, entries: list[Entry], at: float) -> list[Any]:
+    def _earlier(self, entries: list[EpisodeEntry], at: float) -> list[Any]:
         return self._moved(entries, int(at) - 1)
 
-    def _later(self, entries: list[Entry], at: float) -> list[Any]:
+    def _later(self, entries: list[EpisodeEntry], at: float) -> list[Any]:
         return self._moved(entries, int(at) + 1)
 
-    def _moved(self, entries: list[Entry], at: int) -> list[Any]:
+    def _moved(self, entries: list[EpisodeEntry], at: int) -> list[Any]:
         at = min(max(0, at), max(0, len(entries) - 1))
         return [at, *self._show(entries, at)]
 
-    def _show(self, entries: list[Entry], at: float) -> list[Any]:
+    def _show(self, entries: list[EpisodeEntry], at: float) -> list[Any]:
         """Where the recording stands after so many calls."""
         so_far = entries[: int(at) + 1]
         if not so_far:

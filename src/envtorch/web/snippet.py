@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envtorch.web.episodes import Entry
+from envtorch.web.episodes import EpisodeEntry
 from envtorch.web.schema import MASK
 
 __all__ = ["GENERIC", "TOOLS", "ClientNames", "same_in_python"]
@@ -30,7 +30,7 @@ TOOLS = ClientNames(
 )
 
 
-def same_in_python(entries: Sequence[Entry], base_url: str, names: ClientNames = GENERIC) -> str:
+def same_in_python(entries: Sequence[EpisodeEntry], base_url: str, names: ClientNames = GENERIC) -> str:
     """A script that makes the calls of an episode, with the environment's own client where it has one."""
     made = [entry for entry in entries if entry.error is None]
     calls = [_call(entry, names) for entry in made[-_MOST_CALLS:]] or ["result = env.reset()"]
@@ -42,7 +42,7 @@ def same_in_python(entries: Sequence[Entry], base_url: str, names: ClientNames =
     return f"{imports}\n\n{opened}\n{body}\n    print(result.observation, result.reward)"
 
 
-def _call(entry: Entry, names: ClientNames) -> str:
+def _call(entry: EpisodeEntry, names: ClientNames) -> str:
     if entry.call != "step":
         return f"result = env.reset({_keywords(entry.sent)})"
     sent = {name: value for name, value in entry.sent.items() if names is not TOOLS or name != "type"}

@@ -14,7 +14,7 @@ from envtorch.protocol.encoding import Encoded, encode_value
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
-from envtorch.web.episodes import Entry, Track
+from envtorch.web.episodes import EpisodeEntry, Track
 from envtorch.web.schema import masked
 
 __all__ = ["Branch", "Visit", "Visits"]
@@ -25,17 +25,17 @@ logger = logging.getLogger(__name__)
 class Branch:
     """One live session of a visitor, and what they saw in it."""
 
-    def __init__(self, name: str, session: Session, entries: list[Entry] | None = None) -> None:
+    def __init__(self, name: str, session: Session, entries: list[EpisodeEntry] | None = None) -> None:
         self.name = name
         self.session = session
-        self.entries: list[Entry] = entries or []
+        self.entries: list[EpisodeEntry] = entries or []
         self.state: dict[str, Any] = {}
 
     @property
     def track(self) -> Track:
         return Track(self.name, tuple(self.entries))
 
-    async def reset(self, options: Mapping[str, Any], *, strict: bool = True) -> Entry:
+    async def reset(self, options: Mapping[str, Any], *, strict: bool = True) -> EpisodeEntry:
         """Begin an episode."""
         began = time.perf_counter()
         encoded = await self.session.call(Call.reset(options, strict=strict))
@@ -44,7 +44,7 @@ class Branch:
         await self._look_at_state()
         return entry
 
-    async def step(self, action: Mapping[str, Any]) -> Entry:
+    async def step(self, action: Mapping[str, Any]) -> EpisodeEntry:
         """Take one action. What the environment failed to do is kept in the history, and raised."""
         began = time.perf_counter()
         try:
@@ -55,7 +55,7 @@ class Branch:
             before = self.entries[-1].observation if self.entries else {}
             seconds = time.perf_counter() - began
             sent = masked(action)
-            self.entries.append(Entry("step", sent, before, seconds=seconds, error=str(error)))
+            self.entries.append(EpisodeEntry("step", sent, before, seconds=seconds, error=str(error)))
             raise
         entry = _entry("step", action, encoded, began)
         self.entries.append(entry)
@@ -77,9 +77,9 @@ class Branch:
         return None
 
 
-def _entry(call: Any, sent: Mapping[str, Any], encoded: Encoded, began: float) -> Entry:
+def _entry(call: Any, sent: Mapping[str, Any], encoded: Encoded, began: float) -> EpisodeEntry:
     payload = json.loads(encoded.http_body())
-    return Entry(
+    return EpisodeEntry(
         call=call,
         sent=masked(dict(sent)),
         observation=payload["observation"],
@@ -104,16 +104,16 @@ class Visit:
         return self.branches.get(self.current)
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[EpisodeEntry]:
         return self.branch.entries if self.branch else []
 
-    async def reset(self, options: Mapping[str, Any], *, strict: bool = True) -> Entry:
+    async def reset(self, options: Mapping[str, Any], *, strict: bool = True) -> EpisodeEntry:
         """Begin an episode on the current branch, opening its session if there is none."""
         self.require_simulation()
         async with self.turn:
             return await (await self.ready()).reset(options, strict=strict)
 
-    async def step(self, action: Mapping[str, Any]) -> Entry:
+    async def step(self, action: Mapping[str, Any]) -> EpisodeEntry:
         """Take one action on the current branch; the first one begins an episode."""
         self.require_simulation()
         async with self.turn:

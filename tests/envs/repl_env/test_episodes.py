@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from envtorch.envs.repl_env import REPLAction, REPLEnvironment, REPLObservation
-from envtorch.errors import EnvironmentFailed, InvalidAction
+from envtorch.errors import EnvironmentFailed, InvalidAction, ResetRequired
 from envtorch.testing import check_env
 
 from .conftest import Open
@@ -170,7 +170,7 @@ def test_an_object_that_ends_the_interpreter_when_it_is_shown_ends_the_episode(e
 
 
 def test_before_a_reset_there_is_nothing(env: Session) -> None:
-    with pytest.raises(EnvironmentFailed, match=r"Environment not initialized. Call reset\(\) first."):
+    with pytest.raises(ResetRequired, match="call reset first"):
         env.step(REPLAction(code="1"))
     with pytest.raises(EnvironmentFailed, match=r"Environment not initialized. Call reset\(\) first."):
         env.state()

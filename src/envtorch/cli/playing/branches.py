@@ -8,7 +8,7 @@ from envtorch.client import AsyncEnvClient, GenericEnvClient
 from envtorch.errors import CapacityReached, EnvTorchError, Unsupported
 from envtorch.types import StepResult
 
-__all__ = ["Branch", "Game", "Turn"]
+__all__ = ["Game", "PlayedBranch", "Turn"]
 
 KEPT = 12
 """How many earlier moments of a branch are kept as live sessions to go back to."""
@@ -34,7 +34,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Branch:
+class PlayedBranch:
     """One session and its history so far. `turns[0]` is the reset."""
 
     name: str
@@ -64,17 +64,17 @@ class Game:
         self.url = url
         self._token = token
         self._options = options or {}
-        self.branches: list[Branch] = []
+        self.branches: list[PlayedBranch] = []
         self.current = 0
         self.can_save: str | None = None
         """Why no copies can be kept, when they cannot; the way back is then to play again."""
 
     @property
-    def branch(self) -> Branch:
+    def branch(self) -> PlayedBranch:
         return self.branches[self.current]
 
     async def open(self) -> None:
-        self.branches = [Branch("main", await self._connect())]
+        self.branches = [PlayedBranch("main", await self._connect())]
 
     async def _connect(self) -> Client:
         return await GenericEnvClient.aio(self.url, token=self._token, wait_s=5.0).connect()
@@ -97,7 +97,7 @@ class Game:
         branch.turns.append(Turn.of(len(branch.turns), action, result))
         return branch.turns[-1]
 
-    async def _save(self, branch: Branch) -> None:
+    async def _save(self, branch: PlayedBranch) -> None:
         if self.can_save is not None or not branch.turns:
             return
         step = len(branch.turns) - 1
@@ -109,11 +109,11 @@ class Game:
         except (Unsupported, CapacityReached) as error:
             self.can_save = error.message
 
-    async def fork(self) -> Branch:
+    async def fork(self) -> PlayedBranch:
         """A branch of its own that begins where this one stands, and is then the current one."""
         await self._make_room()
         (client,) = await self.branch.client.fork(1)
-        branch = Branch(f"fork {len(self.branches)}", client, list(self.branch.turns))
+        branch = PlayedBranch(f"fork {len(self.branches)}", client, list(self.branch.turns))
         self.branches.append(branch)
         self.current = len(self.branches) - 1
         return branch
@@ -143,7 +143,7 @@ class Game:
         branch.turns = branch.turns[: step + 1]
         return how
 
-    async def _play_again(self, branch: Branch, turns: Sequence[Turn]) -> None:
+    async def _play_again(self, branch: PlayedBranch, turns: Sequence[Turn]) -> None:
         await branch.client.reset(**turns[0].given)
         for turn in turns[1:]:
             result = await branch.client.step(turn.given)

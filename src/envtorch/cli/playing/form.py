@@ -8,14 +8,14 @@ from typing import Any
 
 from envtorch.errors import InvalidAction
 
-__all__ = ["Field", "Kind", "action_of", "fields_of"]
+__all__ = ["FormField", "FormFieldKind", "action_of", "fields_of"]
 
 MAX_DEPTH = 4
 LONG_TEXTS = ("code", "source", "script", "program", "patch", "sql")
 """Text fields of these names want several lines."""
 
 
-class Kind(Enum):
+class FormFieldKind(Enum):
     """How a field is filled in."""
 
     CHOICE = "choice"
@@ -30,11 +30,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """One thing to fill in."""
 
     path: tuple[str, ...]
-    kind: Kind
+    kind: FormFieldKind
     required: bool
     default: Any = None
     choices: Sequence[Any] = ()
@@ -47,18 +47,20 @@ class Field:
     @property
     def hint(self) -> str:
         """What stands in an empty field."""
-        said = self.help or {Kind.JSON: "JSON", Kind.LONG_TEXT: ""}.get(self.kind, self.kind.value)
+        said = self.help or {FormFieldKind.JSON: "JSON", FormFieldKind.LONG_TEXT: ""}.get(
+            self.kind, self.kind.value
+        )
         return said if self.required else f"{said} (optional)"
 
 
-def fields_of(schema: Mapping[str, Any]) -> list[Field]:
+def fields_of(schema: Mapping[str, Any]) -> list[FormField]:
     """The fields of an action. `metadata`, which every action has, and constants are left out."""
     return list(_fields(schema, schema.get("$defs", {}), (), True, 0))
 
 
 def _fields(
     schema: Mapping[str, Any], defs: Mapping[str, Any], path: tuple[str, ...], needed: bool, depth: int
-) -> Iterator[Field]:
+) -> Iterator[FormField]:
     required = set(schema.get("required", ()))
     for name, part in schema.get("properties", {}).items():
         if name == "metadata" and not path:
@@ -89,17 +91,22 @@ def _resolve(schema: Any, defs: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def _field(schema: Mapping[str, Any], path: tuple[str, ...], required: bool) -> Field:
+def _field(schema: Mapping[str, Any], path: tuple[str, ...], required: bool) -> FormField:
     default, help = schema.get("default"), str(schema.get("description", ""))
     if schema.get("enum"):
-        return Field(path, Kind.CHOICE, required, default, tuple(schema["enum"]), help)
+        return FormField(path, FormFieldKind.CHOICE, required, default, tuple(schema["enum"]), help)
     if schema.get("format") == "password" or schema.get("writeOnly"):
-        return Field(path, Kind.SECRET, required, None, (), help)
-    kinds = {"boolean": Kind.FLAG, "integer": Kind.INTEGER, "number": Kind.NUMBER, "string": Kind.TEXT}
-    kind = kinds.get(str(schema.get("type")), Kind.JSON)
-    if kind is Kind.TEXT and path[-1] in LONG_TEXTS:
-        kind = Kind.LONG_TEXT
-    return Field(path, kind, required, default, (), help or _range(schema))
+        return FormField(path, FormFieldKind.SECRET, required, None, (), help)
+    kinds = {
+        "boolean": FormFieldKind.FLAG,
+        "integer": FormFieldKind.INTEGER,
+        "number": FormFieldKind.NUMBER,
+        "string": FormFieldKind.TEXT,
+    }
+    kind = kinds.get(str(schema.get("type")), FormFieldKind.JSON)
+    if kind is FormFieldKind.TEXT and path[-1] in LONG_TEXTS:
+        kind = FormFieldKind.LONG_TEXT
+    return FormField(path, kind, required, default, (), help or _range(schema))
 
 
 def _range(schema: Mapping[str, Any]) -> str:
@@ -110,7 +117,7 @@ def _range(schema: Mapping[str, Any]) -> str:
     return f"{'' if low is None else low} .. {'' if high is None else high}".strip()
 
 
-def action_of(fields: Sequence[Field], filled: Mapping[str, Any]) -> dict[str, Any]:
+def action_of(fields: Sequence[FormField], filled: Mapping[str, Any]) -> dict[str, Any]:
     """The action that a filled form means; an optional field left empty is left out.
 
     Raises `InvalidAction`, naming the field, for what cannot be read as its kind.
@@ -129,19 +136,21 @@ def action_of(fields: Sequence[Field], filled: Mapping[str, Any]) -> dict[str, A
     return action
 
 
-_TEXTUAL = (Kind.TEXT, Kind.LONG_TEXT, Kind.SECRET)
+_TEXTUAL = (FormFieldKind.TEXT, FormFieldKind.LONG_TEXT, FormFieldKind.SECRET)
 
 
-def _read(field: Field, given: Any) -> Any:
+def _read(field: FormField, given: Any) -> Any:
     try:
         match field.kind:
-            case Kind.INTEGER:
+            case FormFieldKind.INTEGER:
                 return int(given)
-            case Kind.NUMBER:
+            case FormFieldKind.NUMBER:
                 return float(given)
-            case Kind.JSON:
+            case FormFieldKind.JSON:
                 return json.loads(given)
     except ValueError as error:
-        wanted = {Kind.INTEGER: "a whole number", Kind.NUMBER: "a number"}.get(field.kind, "JSON")
+        wanted = {FormFieldKind.INTEGER: "a whole number", FormFieldKind.NUMBER: "a number"}.get(
+            field.kind, "JSON"
+        )
         raise InvalidAction(f"{field.label}: {given!r} is not {wanted} ({error})") from error
     return given

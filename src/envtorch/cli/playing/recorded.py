@@ -6,8 +6,8 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Tab, Tabs
 
-from envtorch.cli.playing.app import Pages
 from envtorch.cli.playing.branches import Turn
+from envtorch.cli.playing.terminal_app import Pages
 from envtorch.cli.playing.views import turn_of
 from envtorch.recording import Episode, Recording
 

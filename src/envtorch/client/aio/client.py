@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from envtorch.client.aio.links import AsyncLink, AsyncLocalLink, open_link
+from envtorch.client.client_options import ClientOptions, GivenOptions, Owner
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Starter, launch_async, plan, plan_hub
 from envtorch.client.local_environment import host_maker
-from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.client.translation import Translation, ask_reset, ask_state, ask_step
 from envtorch.env import EnvironmentSource
 from envtorch.errors import ClientClosed, EnvTorchError

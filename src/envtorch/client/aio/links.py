@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from envtorch.client.aio.socket import AsyncShell
+from envtorch.client.client_options import ClientOptions
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.local_environment import answer_locally
 from envtorch.client.opening import NO_CANCEL, NO_FORK, Session, open_session, resumed
-from envtorch.client.options import ClientOptions
 from envtorch.errors import EnvTorchError, TimedOut, Unsupported
 from envtorch.protocol.flow import drive_async, settle
 from envtorch.protocol.formats import JSON, Format

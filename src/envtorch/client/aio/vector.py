@@ -8,8 +8,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from envtorch.client.aio.links import UNHARMFUL, give_back
 from envtorch.client.aio.socket import AsyncShell
+from envtorch.client.client_options import ClientOptions, GivenOptions
 from envtorch.client.guard import ProcessGuard
-from envtorch.client.options import ClientOptions, GivenOptions
 from envtorch.client.translation import Translation
 from envtorch.client.vector_flows import Autoreset, VectorFlows, options_by_place
 from envtorch.client.vector_results import Outcome, VectorResult

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from envtorch.client.async_twin import AsyncTwin
 from envtorch.client.blocking.links import Link, LocalLink, open_link
+from envtorch.client.client_options import ClientOptions, GivenOptions, Owner
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Launch, Starter, plan, plan_hub
 from envtorch.client.local_environment import host_maker
-from envtorch.client.options import ClientOptions, GivenOptions, Owner
 from envtorch.client.translation import Translation, ask_reset, ask_state, ask_step
 from envtorch.env import EnvironmentSource
 from envtorch.errors import ClientClosed

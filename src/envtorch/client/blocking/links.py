@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from envtorch.client.blocking.socket import BlockingShell
+from envtorch.client.client_options import ClientOptions
 from envtorch.client.guard import ProcessGuard, UseGuard
 from envtorch.client.local_environment import answer_locally
 from envtorch.client.opening import NO_FORK, Session, open_session, resumed
-from envtorch.client.options import ClientOptions
 from envtorch.errors import Unsupported
 from envtorch.protocol.flow import drive, settle
 from envtorch.protocol.formats import JSON, Format

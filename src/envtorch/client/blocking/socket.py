@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from envtorch.client.options import ClientOptions
+from envtorch.client.client_options import ClientOptions
 from envtorch.client.websocket_core import WebSocketCore, connect_failed
 from envtorch.protocol.reconnect import Connect, Cut, Drop, Late, Ping, Receive, Send, Sleep
 

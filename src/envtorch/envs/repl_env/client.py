@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self, TypedDict, Unpack
 
 from envtorch.client import AsyncEnvClient, EnvClient
+from envtorch.client.client_options import GivenOptions, Owner
 from envtorch.client.launch import Starter, launch_async, plan, plan_hub
 from envtorch.client.local_environment import host_maker
-from envtorch.client.options import GivenOptions, Owner
 from envtorch.env import EnvironmentSource, load_object
 from envtorch.envs.repl_env.models import REPLAction, REPLObservation, REPLState
 from envtorch.errors import ConfigurationError

@@ -58,7 +58,7 @@ class _Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """One name in the tree; `folder` is a descriptor of the folder that has it, open until the next entry."""
 
     path: str
@@ -67,7 +67,7 @@ class Entry:
     status: os.stat_result
 
 
-def walk(top: int) -> Iterator[Entry]:
+def walk(top: int) -> Iterator[TreeEntry]:
     """Everything below the folder `top` (a descriptor), a folder before what is in it, in order of name."""
     climber = Climber(top)
     try:
@@ -85,7 +85,7 @@ def walk(top: int) -> Iterator[Entry]:
             except FileNotFoundError:
                 continue
             path = f"{level.path}{name}"
-            yield Entry(path, name, climber.here, status)
+            yield TreeEntry(path, name, climber.here, status)
             if stat.S_ISDIR(status.st_mode) and len(path) < LONGEST_PATH:
                 below = _enter_and_list(climber, name)
                 if below is not None:

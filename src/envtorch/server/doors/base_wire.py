@@ -8,8 +8,8 @@ from contextvars import copy_context
 from envtorch.errors import EnvTorchError, MessageTooLarge, NotAllowed
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
-from envtorch.protocol.ledger import Outcome
-from envtorch.protocol.messages import Close, Mcp, Request, Reset, State, Step, decode
+from envtorch.protocol.ledger import CallOutcome
+from envtorch.protocol.messages import Close, Mcp, Request, ResetMessage, StateMessage, StepMessage, decode
 from envtorch.protocol.wire import Reply, error_reply, mcp_reply, observation_reply, state_reply
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.session import Session
@@ -89,15 +89,15 @@ class BaseConversation:
         else:
             session.submit(self._call(request)).then(self._settled)
 
-    def _call(self, request: Reset | Step | State) -> Call:
+    def _call(self, request: ResetMessage | StepMessage | StateMessage) -> Call:
         if self._mode is ServerMode.PRODUCTION:
             raise NotAllowed(
                 f"{type(request).__name__.lower()} is simulation control, and this server runs in "
                 "production mode: use the environment's tools"
             )
-        if isinstance(request, Step):
+        if isinstance(request, StepMessage):
             return Call("step", bytes(request.data))
-        return Call.reset(request.data) if isinstance(request, Reset) else Call("state")
+        return Call.reset(request.data) if isinstance(request, ResetMessage) else Call("state")
 
     async def _call_tools(self, session: Session, request: Mcp) -> Reply:
         try:
@@ -105,7 +105,7 @@ class BaseConversation:
         except EnvTorchError as error:
             return error_reply(error)
 
-    def _settled(self, outcome: Outcome) -> None:
+    def _settled(self, outcome: CallOutcome) -> None:
         if outcome.error is not None:
             self._replied(error_reply(outcome.error))
         elif isinstance(outcome.result, Encoded):

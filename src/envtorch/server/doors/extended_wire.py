@@ -28,7 +28,7 @@ from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.extended import (
     Attach,
     Cancel,
-    Fork,
+    ForkRequest,
     Message,
     Open,
     control_data,
@@ -38,7 +38,7 @@ from envtorch.protocol.extended import (
     write_frame,
 )
 from envtorch.protocol.formats import Format
-from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.ledger import CallOutcome
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply
 from envtorch.server.doors.mcp_rpc import OwnCall, RpcDoor
@@ -175,7 +175,7 @@ class ExtendedConversation:
             outcome = self._call(session, self._simulation_call(message), message, id, digest)
         self._await(message, outcome, tell)
 
-    def _call(self, session: Session, call: Call, message: Message, id: int, digest: int) -> Outcome:
+    def _call(self, session: Session, call: Call, message: Message, id: int, digest: int) -> CallOutcome:
         return self._context.run(
             session.submit,
             call,
@@ -198,7 +198,7 @@ class ExtendedConversation:
             return Call.step(data, self._format, strict=True, keywords=keywords)
         return Call(message.type, data, self._format.name, strict=True)
 
-    def _await(self, message: Message, outcome: Outcome, tell: Callable[[Outcome], None]) -> None:
+    def _await(self, message: Message, outcome: CallOutcome, tell: Callable[[CallOutcome], None]) -> None:
         """Answer with an outcome, now or when it is there. A socket with too many that wait is not read."""
         if outcome.is_settled:
             tell(outcome)
@@ -207,7 +207,7 @@ class ExtendedConversation:
         self._backlog.add(size)
         outcome.then(partial(self._arrived, size, tell))
 
-    def _arrived(self, size: int, tell: Callable[[Outcome], None], outcome: Outcome) -> None:
+    def _arrived(self, size: int, tell: Callable[[CallOutcome], None], outcome: CallOutcome) -> None:
         self._backlog.remove(size)
         tell(outcome)
 
@@ -257,7 +257,7 @@ class ExtendedConversation:
             raise NotAllowed(f"{message.type} is simulation control; this server runs in production mode")
 
     async def _fork(self, session: Session, message: Message) -> Reply:
-        asked = control_data(message, Fork, self._format)
+        asked = control_data(message, ForkRequest, self._format)
         self._require_simulation(message)
         copies = await self._sessions.fork(session, asked.n, timeout_s=message.timeout_s)
         told = [{"session_id": new.id, "token": new.token, "grace_s": new.unheld_s} for new in copies]
@@ -271,7 +271,7 @@ class ExtendedConversation:
     async def _rpc_elsewhere(self, session: Session, text: bytes) -> bytes:
         return await self._rpc.answer(text, own=session)
 
-    def _mcp_settled(self, message: Message, asked: "OwnCall | bytes", outcome: Outcome) -> None:
+    def _mcp_settled(self, message: Message, asked: "OwnCall | bytes", outcome: CallOutcome) -> None:
         if isinstance(asked, bytes):
             if outcome.error is not None:
                 self._settled(message, outcome)
@@ -364,7 +364,7 @@ class ExtendedConversation:
 
     # Out.
 
-    def _settled(self, message: Message, outcome: Outcome) -> None:
+    def _settled(self, message: Message, outcome: CallOutcome) -> None:
         """Answer one request."""
         if outcome.error is not None:
             self._answer(message, error_reply(outcome.error, self._format))
@@ -379,7 +379,7 @@ class ExtendedConversation:
         else:
             self._answer(message, Reply("state", result, self._format))
 
-    def _stepped(self, message: Message, outcome: Outcome) -> None:
+    def _stepped(self, message: Message, outcome: CallOutcome) -> None:
         """One step of a batch is settled: answer it with the others that are settled in this turn."""
         if outcome.error is not None or not isinstance(outcome.result, Encoded):
             self._settled(message, outcome)

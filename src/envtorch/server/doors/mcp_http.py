@@ -21,8 +21,8 @@ from envtorch.protocol.mcp_message import (
     HANDSHAKE_REVISIONS,
     STATELESS_REVISION,
     InvalidMessage,
-    Kind,
     McpMessage,
+    McpMessageKind,
     read,
     take,
 )
@@ -38,6 +38,9 @@ __all__ = ["MCP_SESSION_HEADER", "McpDoor"]
 MCP_SESSION_HEADER = "Mcp-Session-Id"
 MCP_VERSION_HEADER = "MCP-Protocol-Version"
 ALLOWED = {"Allow": "POST, DELETE"}
+
+MOST_IN_BATCH = 1000
+"""How many messages a batch may have. The answer to `1` is fifty times as long, and none of them waits."""
 
 
 class McpDoor:
@@ -82,12 +85,12 @@ class McpDoor:
         if isinstance(value, list):
             return await self._batch(value, self._held(session_id), revision)
         message = take(value)
-        if message.kind is Kind.REQUEST and message.method == "initialize":
+        if message.kind is McpMessageKind.REQUEST and message.method == "initialize":
             return await self._initialize(message, request, session_id)
         session = self._held(session_id)
         if session is None:
             return _unknown_session(session_id)
-        if message.kind is not Kind.REQUEST:
+        if message.kind is not McpMessageKind.REQUEST:
             return Response(status_code=202)
         return _json(await self.answer(message, session))
 
@@ -97,6 +100,9 @@ class McpDoor:
             raise InvalidMessage(Code.INVALID_REQUEST, f"Invalid request: revision {revision} has no batches")
         if not values:
             raise InvalidMessage(Code.INVALID_REQUEST, "Invalid request: the batch is empty")
+        if len(values) > MOST_IN_BATCH:
+            why = f"Invalid request: the batch has {len(values)} messages, above {MOST_IN_BATCH}"
+            raise InvalidMessage(Code.INVALID_REQUEST, why)
         if session is None:
             return _unknown_session(None)
         answers = [await self._in_batch(value, session) for value in values]
@@ -108,7 +114,7 @@ class McpDoor:
             message = take(value)
         except InvalidMessage as invalid:
             return failure(invalid.id, invalid)
-        if message.kind is not Kind.REQUEST:
+        if message.kind is not McpMessageKind.REQUEST:
             return None
         if message.method == "initialize":
             return failure(message.id, RpcError(Code.INVALID_REQUEST, "initialize cannot be part of a batch"))

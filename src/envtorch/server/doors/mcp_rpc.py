@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.calls import Call
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
-from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
@@ -30,7 +30,7 @@ class OwnCall(NamedTuple):
     id: RequestId
     is_list: bool
 
-    def response(self, outcome: Outcome) -> bytes:
+    def response(self, outcome: CallOutcome) -> bytes:
         """The JSON-RPC response, given what came of the call."""
         if outcome.error is not None:
             return failure(self.id, RpcError.of(outcome.error))

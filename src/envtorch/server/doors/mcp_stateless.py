@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from envtorch.errors import EnvTorchError, SessionLost
 from envtorch.protocol.jsonrpc import Code, RpcError, failure, success
-from envtorch.protocol.mcp_message import HANDSHAKE_REVISIONS, STATELESS_REVISION, Kind, McpMessage
+from envtorch.protocol.mcp_message import HANDSHAKE_REVISIONS, STATELESS_REVISION, McpMessage, McpMessageKind
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, SessionRequired
 from envtorch.server.sessions.registry import Sessions
@@ -53,7 +53,7 @@ class StatelessMcp:
 
     async def post(self, message: McpMessage, request: Request) -> Response:
         """The response to one message. A client that keeps cookies is given one for its session."""
-        if message.kind is not Kind.REQUEST:
+        if message.kind is not McpMessageKind.REQUEST:
             return Response(status_code=202)
         token = request.headers.get(SESSION_HEADER) or request.cookies.get(SESSION_HEADER)
         status = 200

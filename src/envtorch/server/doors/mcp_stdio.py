@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO
 
 from envtorch.protocol.jsonrpc import Code, RpcError, failure
-from envtorch.protocol.mcp_message import InvalidMessage, Kind, read, take
+from envtorch.protocol.mcp_message import InvalidMessage, McpMessageKind, read, take
 from envtorch.server.app import HTTPEnvServer
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.mcp_http import McpDoor
@@ -32,7 +32,7 @@ async def converse(server: HTTPEnvServer, read_line: ReadLine, write_line: Write
             except InvalidMessage as invalid:
                 write_line(failure(invalid.id, invalid))
                 continue
-            if message.kind is not Kind.REQUEST:
+            if message.kind is not McpMessageKind.REQUEST:
                 continue
             if message.method == "initialize":
                 answer, session = await door.initialize(message, session.token if session else None)

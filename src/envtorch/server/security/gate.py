@@ -20,7 +20,7 @@ from envtorch.server.security.login import Login
 from envtorch.server.telemetry.tracing import CARRIER
 from envtorch.settings import MAX_MESSAGE_BYTES
 
-__all__ = ["Gate"]
+__all__ = ["AccessGate"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class BodyTooLarge(Exception):
     """A body grew beyond the limit while it was read."""
 
 
-class Gate:
+class AccessGate:
     """Refuses what may not enter, before any environment is built."""
 
     def __init__(

@@ -60,7 +60,7 @@ class AllowedOrigins:
             return True
         origin = headers.get("origin")
         if origin is not None:
-            return self.lists(origin) or urlsplit(origin).netloc == headers.get("host")
+            return self.lists(origin) or _netloc_in(origin) == headers.get("host")
         return site is None or _is_navigation(scope, headers)
 
 
@@ -72,6 +72,14 @@ def _is_navigation(scope: Scope, headers: Headers) -> bool:
 def _arrived_on_loopback(scope: Scope) -> bool:
     server = scope.get("server")
     return server is not None and server[1] is not None and _is_loopback_address(server[0])
+
+
+def _netloc_in(origin: str) -> str:
+    """The host and port of an `Origin` header; empty if it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _name_in(host: str) -> str:

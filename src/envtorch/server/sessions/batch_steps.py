@@ -10,8 +10,8 @@ from envtorch.protocol.batch import Steps, pick, write_together
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_observation
 from envtorch.protocol.formats import Format
-from envtorch.protocol.host import EnvironmentHost, answer_many
-from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.host import EnvironmentHost, answer_many, failure_of
+from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.sessions.session import Session
 
 __all__ = ["Share", "StepsTogether"]
@@ -55,7 +55,9 @@ class StepsTogether:
             return None
         return cls(ready, hosts, actions)
 
-    def run(self, channels: list[int], id: int, acknowledged: int | None, format: Format) -> list[Outcome]:
+    def run(
+        self, channels: list[int], id: int, acknowledged: int | None, format: Format
+    ) -> list[CallOutcome]:
         """Take the steps; what came of each."""
 
         def act() -> tuple[Sequence[Any], EnvTorchError | None]:
@@ -64,8 +66,8 @@ class StepsTogether:
                 return (), error
             try:
                 return self._results(returned, channels, format), None
-            except EnvTorchError as failed:
-                return (), failed
+            except BaseException as failed:  # what was returned may be of any kind, with code of its own
+                return (), failure_of("step_many", failed)
 
         call = Call("step", format=format.name)
         return Session.submit_together(self._sessions, call, act, id=id, acknowledged=acknowledged)
@@ -82,8 +84,8 @@ class StepsTogether:
 def _encoded(observation: Any, format: Format, kind: type) -> Encoded | EnvTorchError:
     try:
         return encode_observation(observation, format, method="step_many", expected=kind)
-    except EnvTorchError as error:
-        return error
+    except BaseException as error:
+        return failure_of("step_many", error)
 
 
 def _actions(asked: Steps, host: EnvironmentHost, format: Format) -> Actions[Any] | None:

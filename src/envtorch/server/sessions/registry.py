@@ -18,7 +18,7 @@ from envtorch.errors import (
 from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.host import EnvironmentHost
-from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.environment_builder import build
 from envtorch.server.runners.loop_runner import LoopRunner
 from envtorch.server.runners.runner import Runner
@@ -271,7 +271,7 @@ class Sessions:
             for copy, own in zip(copies, names, strict=True)
         ]
 
-    def _close_copies(self, outcome: Outcome) -> None:
+    def _close_copies(self, outcome: CallOutcome) -> None:
         """Nobody waits for these copies any more."""
         for copy in outcome.result or ():
             self.builds.discard(copy)

@@ -19,8 +19,8 @@ from envtorch.errors import (
 )
 from envtorch.protocol.calls import STEPPING, Call
 from envtorch.protocol.host import failure_of
-from envtorch.protocol.ledger import Ledger, Outcome
-from envtorch.protocol.phases import Event, Phase, advance
+from envtorch.protocol.ledger import CallOutcome, Ledger
+from envtorch.protocol.phases import Event, SessionPhase, advance
 from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.session_context import Holder, SessionContext
 from envtorch.server.sessions.slots import Names
@@ -38,16 +38,16 @@ logger = logging.getLogger(__name__)
 UNSTOPPABLE = "a call that could not be stopped was cancelled or ran past its deadline"
 
 
-def _cancel(task: "asyncio.Task[None]", outcome: Outcome) -> None:
+def _cancel(task: "asyncio.Task[None]", outcome: CallOutcome) -> None:
     """End the work for a request that is settled. Of a task that is over, this is nothing."""
     task.cancel()
 
 
-def _is_pending(outcome: Outcome) -> bool:
+def _is_pending(outcome: CallOutcome) -> bool:
     return not outcome.is_settled
 
 
-async def outcome_of(outcome: Outcome) -> Any:
+async def outcome_of(outcome: CallOutcome) -> Any:
     """The result of a call. Raises its error. Giving up on the wait does not take the call back."""
     if not outcome.is_settled:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,7 +85,7 @@ class Session:
         self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
-        self.ledger: Ledger[Outcome] = Ledger(_is_pending)
+        self.ledger: Ledger[CallOutcome] = Ledger(_is_pending)
         self.is_stuck = False
         """Whether a call does not return that nobody waits for any more. The session's slot stays taken."""
         self._context = context
@@ -93,10 +93,10 @@ class Session:
         self._tape: Tape | None = None
         if context.recorder is not None:
             self._tape = context.recorder.follow(copy_of._tape if copy_of is not None else None)
-        self._rest = advance(Phase.STARTING, Event.OPENED)
+        self._rest = advance(SessionPhase.STARTING, Event.OPENED)
         """The phase, were no call running."""
-        self._running: Outcome | None = None
-        self._waiting: deque[Outcome] = deque()
+        self._running: CallOutcome | None = None
+        self._waiting: deque[CallOutcome] = deque()
         self._is_advancing = False
         self._idle: asyncio.Event | None = None
         self._holder: Holder | None = None
@@ -122,8 +122,8 @@ class Session:
         )
 
     @property
-    def phase(self) -> Phase:
-        if self._running is None or self._rest is Phase.CLOSED:
+    def phase(self) -> SessionPhase:
+        if self._running is None or self._rest is SessionPhase.CLOSED:
             return self._rest
         return advance(self._rest, Event.CALLED)
 
@@ -146,7 +146,7 @@ class Session:
         digest: int | None = None,
         acknowledged: int | None = None,
         timeout_s: float | None = None,
-    ) -> Outcome:
+    ) -> CallOutcome:
         """Have a call made in its turn, exactly once; what came of it, or will. Never raises, never blocks.
 
         A request of the same `id` gets the same outcome, and an error if its `digest` is another one. Past
@@ -157,15 +157,15 @@ class Session:
             try:
                 known = self.ledger.find(id, digest)
             except EnvTorchError as error:
-                return Outcome.refused(call, error)
+                return CallOutcome.refused(call, error)
             if known is not None:
                 self._context.meter.repeated += 1
                 return known
         if self._gone is not None or self._context.draining:
-            return Outcome.refused(call, self._refusal())
+            return CallOutcome.refused(call, self._refusal())
         if self._tape is not None and (refusal := self._tape.refusal(call)) is not None:
-            return Outcome.refused(call, refusal)
-        outcome = Outcome(call, id)
+            return CallOutcome.refused(call, refusal)
+        outcome = CallOutcome(call, id)
         if id is not None:
             self.ledger.note(id, outcome, digest, acknowledged)
         self._context.meter.busy(+1)
@@ -192,23 +192,23 @@ class Session:
         digest: int,
         acknowledged: int | None,
         work: Callable[[], Coroutine[Any, Any, Any]],
-    ) -> Outcome:
+    ) -> CallOutcome:
         """`submit`, for a request that is more than one call of the environment: `work` runs once."""
         request = Call("work")
         try:
             known = self.ledger.find(id, digest)
         except EnvTorchError as error:
-            return Outcome.refused(request, error)
+            return CallOutcome.refused(request, error)
         if known is not None:
             self._context.meter.repeated += 1
             return known
-        outcome = Outcome(request, id)
+        outcome = CallOutcome(request, id)
         self.ledger.note(id, outcome, digest, acknowledged)
         task = asyncio.get_running_loop().create_task(self._work(outcome, work))
         outcome.then(partial(_cancel, task))
         return outcome
 
-    async def _work(self, outcome: Outcome, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async def _work(self, outcome: CallOutcome, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
             result = await work()
         except EnvTorchError as error:
@@ -223,7 +223,7 @@ class Session:
             return SessionLost(f"the session is gone: {self._gone}")
         return Draining("the server is shutting down; this call was not made")
 
-    def _start(self, outcome: Outcome) -> None:
+    def _start(self, outcome: CallOutcome) -> None:
         self._running = outcome
         outcome.began = self._clock()
         if self._tape is not None:
@@ -257,7 +257,7 @@ class Session:
         if self._idle is not None and self._running is None:
             self._idle.set()
 
-    def _account(self, outcome: Outcome, now: float, result: Any, error: EnvTorchError | None) -> None:
+    def _account(self, outcome: CallOutcome, now: float, result: Any, error: EnvTorchError | None) -> None:
         """Count a call that was made, record it, and log its failure."""
         self._context.meter.busy(-1)
         operation = outcome.call.operation
@@ -309,14 +309,14 @@ class Session:
         *,
         id: int,
         acknowledged: int | None,
-    ) -> list[Outcome]:
+    ) -> list[CallOutcome]:
         """`submit`, for sessions that all `may_step_together`: one call for all of them, noted in each.
 
         `act` makes the call. It gives a result for each session, or the error of all of them.
         """
         outcomes = []
         for session in sessions:
-            outcome = session._running = Outcome(call, id)
+            outcome = session._running = CallOutcome(call, id)
             outcome.began = session._clock()
             session.ledger.note(id, outcome, None, acknowledged)
             session._context.meter.busy(+1)
@@ -342,10 +342,10 @@ class Session:
             return False
         return outcome is not None and self._give_up(outcome, Cancelled("the request was taken back"))
 
-    def _time_out(self, outcome: Outcome, timeout_s: float) -> None:
+    def _time_out(self, outcome: CallOutcome, timeout_s: float) -> None:
         self._give_up(outcome, TimedOut(f"no answer within {timeout_s:g} s", timeout_s=timeout_s))
 
-    def _give_up(self, outcome: Outcome, error: EnvTorchError) -> bool:
+    def _give_up(self, outcome: CallOutcome, error: EnvTorchError) -> bool:
         """Settle a call that nobody waits for any more, and stop it where that is possible."""
         if outcome.is_settled:
             return False
@@ -374,14 +374,14 @@ class Session:
         self._was_dropped = False
         if before is not None:
             before.lost(self)
-        elif self._rest is Phase.DETACHED:
+        elif self._rest is SessionPhase.DETACHED:
             self._rest = advance(self._rest, Event.ATTACHED)
             self._context.meter.resumed += 1
         self._watch_lease()
 
     def drop(self, holder: Holder) -> None:
         """The socket is gone; the session waits for another one to attach, whether a call runs or not."""
-        if self._holder is holder and self._rest is not Phase.CLOSED:
+        if self._holder is holder and self._rest is not SessionPhase.CLOSED:
             self._holder = None
             self._was_dropped = True
             self._rest = advance(self._rest, Event.DETACHED)
@@ -412,7 +412,7 @@ class Session:
             self._expiry.cancel()
             self._expiry = None
         held = self.socket_attached or self._holder is not None
-        is_over = self._rest is Phase.CLOSED or self._gone is not None
+        is_over = self._rest is SessionPhase.CLOSED or self._gone is not None
         if self.unheld_s is None or held or is_over or (self._running is not None and not self._was_dropped):
             return
         self._expiry = asyncio.get_running_loop().call_later(self.unheld_s, self._expire)
@@ -442,12 +442,12 @@ class Session:
             await self._until_idle()
             if self.runner.ended is None:
                 self._context.meter.busy(+1)
-                self._start(Outcome(Call("close")))
+                self._start(CallOutcome(Call("close")))
                 await self._until_idle()
             self._rest = advance(self._rest, Event.CLOSED)
             await self.runner.close()
         finally:
-            self._rest = Phase.CLOSED
+            self._rest = SessionPhase.CLOSED
             self._watch_lease()
             self._context.forget(self)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from envtorch.errors import EnvTorchError, FactoryFailed
 from envtorch.protocol.calls import Call
-from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.session import outcome_of
 
@@ -103,7 +103,7 @@ class TimedBuilds:
 
 async def answer_of(runner: Runner, call: Call) -> Any:
     """What an environment answers that belongs to no session."""
-    outcome = Outcome(call)
+    outcome = CallOutcome(call)
     runner.start(call, outcome.settle)
     return await outcome_of(outcome)
 

@@ -5,18 +5,18 @@ from contextvars import ContextVar
 from importlib import import_module
 
 from envtorch.errors import MissingExtra
-from envtorch.protocol.ledger import Outcome
+from envtorch.protocol.ledger import CallOutcome
 
 __all__ = ["CARRIER", "Span", "no_span", "spans"]
 
-Span = Callable[[str, str], Callable[[Outcome], None]]
+Span = Callable[[str, str], Callable[[CallOutcome], None]]
 """`span(operation, session_id)` begins a span; what it returns ends it, given what came of the call."""
 
 CARRIER: ContextVar[Mapping[str, str]] = ContextVar("trace_carrier")
 """The headers of the request or handshake that a call came with: the caller's trace is in them."""
 
 
-def no_span(operation: str, session_id: str) -> Callable[[Outcome], None]:
+def no_span(operation: str, session_id: str) -> Callable[[CallOutcome], None]:
     """What surrounds a call when nobody traces."""
     return lambda outcome: None
 

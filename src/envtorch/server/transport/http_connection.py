@@ -1,8 +1,8 @@
 """HTTP connections with limits on what a peer may leave unfinished.
 
 uvicorn closes a connection that is idle between two requests, but waits without limit for the rest of a
-header or body that was begun, and accepts connections until the process has no descriptors left. Peers need
-no token for either.
+header or body that was begun, reads headers of any size and any number of requests ahead, and accepts
+connections until the process has no descriptors left. Peers need no token for any of it.
 """
 
 import asyncio
@@ -21,6 +21,16 @@ HEADER_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 30.0
 """How long a peer may send nothing in the middle of a body."""
 
+MAX_HEADER_BYTES = 64 * 1024
+"""How much of a header or trailer may come after the packet it began in: joining it costs its square."""
+
+HEADER_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
+
+MOST_AHEAD = 256
+"""How many requests of one connection may wait for the one that is being answered."""
+
 SWEEP_S = 1.0
 """How often connections are looked at; also the age below which none is closed to make room for others."""
 
@@ -33,6 +43,10 @@ def _most_idle() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1024 if soft == resource.RLIM_INFINITY else max(16, min(1024, soft // 4))
+
+
+class TooManyAhead(Exception):
+    """A peer sends requests without waiting for answers."""
 
 
 class HttpConnections:
@@ -65,7 +79,7 @@ class HttpConnections:
         for connection in list(self._open):
             if connection.is_overdue(now):
                 connection.abort()
-            elif connection.is_idle and now - connection.opened >= SWEEP_S:
+            elif connection.is_awaited and now - connection.opened >= SWEEP_S:
                 idle.append(connection)
         for connection in idle[: max(0, len(idle) - self._most_idle)]:
             connection.abort()
@@ -80,6 +94,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _connections: HttpConnections
     _due: float | None = None
     """When the header or body that is being read is overdue; None between requests."""
+    _header_bytes = 0
+    """How many bytes have come since the last one that began or ended a header, or was part of a body."""
     opened = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -97,17 +113,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._connections.discard(self)
         super().handle_websocket_upgrade()
 
+    def data_received(self, data: bytes) -> None:
+        self._header_bytes += len(data)
+        super().data_received(data)
+        if self._header_bytes <= MAX_HEADER_BYTES:
+            return
+        if self.is_idle:
+            self.transport.write(HEADER_TOO_LARGE)
+            self.transport.close()
+        else:
+            self.abort()
+
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MOST_AHEAD:
+            self.abort()
+            raise TooManyAhead  # the parser stops in the middle of what it was given
         self._due = self.loop.time() + HEADER_TIMEOUT_S
+        self._header_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._due = self.loop.time() + BODY_TIMEOUT_S
+        self._header_bytes = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._due = self.loop.time() + BODY_TIMEOUT_S
+        self._header_bytes = 0
         super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline:  # uvicorn reads on, though requests wait
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         self._due = None
@@ -118,6 +156,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whether no request is being answered."""
         cycle: Any = self.cycle
         return cycle is None or cycle.response_complete
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is the peer's turn: to begin a request, or to send the rest of one."""
+        return self.is_idle or (self._due is not None and not self.flow.read_paused)
 
     def is_overdue(self, now: float) -> bool:
         """Whether the peer has kept a header or body waiting for too long.

@@ -9,13 +9,13 @@ from websockets.exceptions import ConnectionClosed
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.transport.connection import Line
 
-__all__ = ["Tunnel"]
+__all__ = ["SocketTunnel"]
 
 UNSENT_LIMIT = 64
 """How many frames may wait for the neighbour before no more are read."""
 
 
-class Tunnel:
+class SocketTunnel:
     """The conversation that a neighbour has on a socket of this worker."""
 
     def __init__(

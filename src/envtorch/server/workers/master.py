@@ -19,8 +19,8 @@ from envtorch.errors import ConfigurationError
 from envtorch.server.workers.peer_directory import listen_privately
 from envtorch.server.workers.session_register import Register
 from envtorch.server.workers.shared_counters import Page
-from envtorch.server.workers.worker_messages import Plan, Ready
-from envtorch.server.workers.worker_process import Child, describe
+from envtorch.server.workers.worker_messages import WorkerPlan, WorkerReady
+from envtorch.server.workers.worker_process import WorkerChild, describe
 
 __all__ = ["Master"]
 
@@ -40,7 +40,7 @@ class Master:
     """Runs from `run` until it is told to stop, or cannot start."""
 
     def __init__(
-        self, plan: Plan, listener: socket.socket, workers: int, on_ready: Callable[[int], None]
+        self, plan: WorkerPlan, listener: socket.socket, workers: int, on_ready: Callable[[int], None]
     ) -> None:
         self._plan = plan
         self._listener = listener
@@ -49,7 +49,7 @@ class Master:
         self._page = Page.new(workers)
         self._register = Register()
         self._private: dict[int, socket.socket] = {}
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, WorkerChild] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._turn = itertools.count()
         self._stopping = False
@@ -89,27 +89,27 @@ class Master:
         if not self._stopping:
             self._on_ready(self._count)
 
-    async def _keep(self, worker: int) -> Child:
+    async def _keep(self, worker: int) -> WorkerChild:
         """Start a worker, and see to it that there always is one of that number."""
         child = await self._spawn(worker)
         keeper = asyncio.get_running_loop().create_task(self._look_after(worker, child))
         self._keepers.append(keeper)
         return child
 
-    async def _ready(self, child: Child) -> Ready | None:
+    async def _ready(self, child: WorkerChild) -> WorkerReady | None:
         """What it says when it serves; None when all are told to stop. Raises `ConfigurationError`."""
         await asyncio.wait({child.ready})
         return None if self._stopping else child.ready.result()
 
-    async def _spawn(self, worker: int) -> Child:
+    async def _spawn(self, worker: int) -> WorkerChild:
         plan = msgspec.structs.replace(self._plan, worker=worker)
-        child = await Child.start(plan, self._private[worker], self._page, self._register)
+        child = await WorkerChild.start(plan, self._private[worker], self._page, self._register)
         self._children[worker] = child
         if self._stopping:  # the word was given while it was being started
             child.signal(signal.SIGTERM)
         return child
 
-    async def _look_after(self, worker: int, child: Child) -> None:
+    async def _look_after(self, worker: int, child: WorkerChild) -> None:
         wait_s = FIRST_WAIT_S
         is_first = True
         while True:
@@ -148,7 +148,7 @@ class Master:
                 if not child.hand(connection):
                     self._hand_to_another(child, connection)
 
-    def _hand_to_another(self, refused: Child, connection: socket.socket) -> None:
+    def _hand_to_another(self, refused: WorkerChild, connection: socket.socket) -> None:
         """Whoever takes it. When nobody does, the client is cut off, and comes back."""
         others = [child for child in self._children.values() if child is not refused]
         any(child.takes_connections and child.hand(connection) for child in others)
@@ -158,7 +158,7 @@ class Master:
         loop.remove_reader(self._listener)
         loop.call_later(PAUSE_S, self._accept_again)
 
-    def _any_taker(self) -> Child | None:
+    def _any_taker(self) -> WorkerChild | None:
         """The worker with least to do; of equals, each in turn."""
         takers = [child for child in self._children.values() if child.takes_connections]
         if not takers:
@@ -188,7 +188,7 @@ class Master:
             await asyncio.gather(*self._keepers, return_exceptions=True)
 
 
-def useful(wanted: int, first: Ready) -> int:
+def useful(wanted: int, first: WorkerReady) -> int:
     """How many workers can be of use, where `wanted` were asked for."""
     if first.is_shared:
         logger.warning("one worker serves: every session uses the one environment that the application made")

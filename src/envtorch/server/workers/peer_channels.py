@@ -29,7 +29,7 @@ Gone = Callable[[], EnvTorchError]
 """What to say of a session whose worker does not answer any more."""
 
 
-class Link:
+class PeerLink:
     """A connection to one neighbour, for the channels of one socket."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Link:
         sessions: Sessions,
         send: Receiver,
         gone: Gone,
-        ended: "Callable[[Link, bool], None]",
+        ended: "Callable[[PeerLink, bool], None]",
     ) -> None:
         self._connection = connection
         self._format = format
@@ -148,7 +148,7 @@ class Channels:
         self._gone = gone
         self._send = send
         self._lost = lost
-        self._links: dict[int, asyncio.Task[Link]] = {}
+        self._links: dict[int, asyncio.Task[PeerLink]] = {}
         self._closed = False
 
     async def take_up(self, worker: int, message: Message) -> Reply:
@@ -158,7 +158,7 @@ class Channels:
             self.held[message.ch] = link
         return Reply(answer.type, bytes(answer.data), self._format)
 
-    async def _link(self, worker: int) -> Link:
+    async def _link(self, worker: int) -> PeerLink:
         """The link to a neighbour, one for all channels; dialled by whoever needs it first."""
         known = self._links.get(worker)
         if known is None:
@@ -169,17 +169,17 @@ class Channels:
             self._links.pop(worker, None)
             raise
 
-    async def _connect(self, worker: int) -> Link:
+    async def _connect(self, worker: int) -> PeerLink:
         try:
             connection = await self._dial(worker)
         except (OSError, TimeoutError, ConnectionClosed) as error:
             raise self._gone() from error
-        link = Link(connection, self._format, self._sessions, self._send, self._gone, self._ended)
+        link = PeerLink(connection, self._format, self._sessions, self._send, self._gone, self._ended)
         if self._closed:
             link.close()
         return link
 
-    def _ended(self, link: Link, taken_over: bool) -> None:
+    def _ended(self, link: PeerLink, taken_over: bool) -> None:
         self.held = {channel: held for channel, held in self.held.items() if held is not link}
         for worker, task in list(self._links.items()):
             if task.done() and not task.cancelled() and task.exception() is None and task.result() is link:

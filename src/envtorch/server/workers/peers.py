@@ -16,12 +16,12 @@ from envtorch.protocol.formats import Format
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.remote_sessions import FarChannels
 from envtorch.server.transport.connection import Line
-from envtorch.server.workers.frame_forwarding import Tunnel
+from envtorch.server.workers.frame_forwarding import SocketTunnel
 from envtorch.server.workers.peer_channels import Channels
 from envtorch.server.workers.peer_directory import address_of
 from envtorch.server.workers.shared_counters import Page
 from envtorch.server.workers.shared_slots import SharedSlots
-from envtorch.server.workers.worker_messages import Plan
+from envtorch.server.workers.worker_messages import WorkerPlan
 
 __all__ = ["RPC_PATH", "SECRET_HEADER", "SOCKET_PATH", "WorkerNeighbours"]
 
@@ -40,7 +40,7 @@ Header = tuple[bytes, bytes]
 class WorkerNeighbours:
     """Finds sessions of other workers, and talks to them."""
 
-    def __init__(self, plan: Plan, page: Page, slots: SharedSlots, sessions: Sessions) -> None:
+    def __init__(self, plan: WorkerPlan, page: Page, slots: SharedSlots, sessions: Sessions) -> None:
         self.worker = plan.worker
         self.secret = plan.secret
         self._directory = plan.directory
@@ -102,12 +102,12 @@ class WorkerNeighbours:
             far = await self._dial(worker, f"{SOCKET_PATH}?session_id={quote(session_id)}")
         except (OSError, TimeoutError) as error:
             raise self.gone() from error
-        await Tunnel(far, line, self._sessions).serve()
+        await SocketTunnel(far, line, self._sessions).serve()
 
     async def first(self, path: str, headers: Mapping[str, str], line: Callable[[], Awaitable[Line]]) -> None:
         """Let a socket converse with the first worker, on its own path. Raises what `_dial` raises."""
         far = await self._dial(0, path, headers=headers)
-        await Tunnel(far, await line(), self._sessions, is_answered=False).serve()
+        await SocketTunnel(far, await line(), self._sessions, is_answered=False).serve()
 
     # Requests.
 

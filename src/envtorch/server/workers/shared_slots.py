@@ -18,11 +18,11 @@ from envtorch.server.workers.worker_messages import (
     Free,
     Full,
     Granted,
-    Line,
-    Ready,
+    MessageLine,
     Take,
     TakeTogether,
     Withdraw,
+    WorkerReady,
 )
 
 __all__ = ["SharedSlots"]
@@ -43,12 +43,12 @@ class SharedSlots:
         self._page = page
         self._calls = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
-        self._line: Line | None = None
+        self._line: MessageLine | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def open(self, end: socket.socket, ready: Ready) -> None:
+    async def open(self, end: socket.socket, ready: WorkerReady) -> None:
         """Take up the line to the master, and say that the worker serves."""
-        self._line = await Line.over(end)
+        self._line = await MessageLine.over(end)
         self._reading = asyncio.get_running_loop().create_task(self._read(self._line))
         self._line.send(ready)
 
@@ -105,7 +105,7 @@ class SharedSlots:
         assert self._line is not None, "the line to the master is not open yet"
         self._line.send(note)
 
-    async def _read(self, line: Line) -> None:
+    async def _read(self, line: MessageLine) -> None:
         async for note in line.notes():
             assert isinstance(note, Granted | Full | Elsewhere | Found), note
             answer = self._asked.get(note.call)

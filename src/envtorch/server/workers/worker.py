@@ -15,14 +15,20 @@ from starlette.routing import Mount
 from envtorch.env import Environment, load_object
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.server.app import HTTPEnvServer, create_app
-from envtorch.server.security.gate import Gate
+from envtorch.server.security.gate import AccessGate
 from envtorch.server.security.keys import Keys
 from envtorch.server.serve import DrainingServer, spare_the_collector, uvicorn_config
 from envtorch.server.workers.http_forwarding import Relay
 from envtorch.server.workers.peers import WorkerNeighbours
 from envtorch.server.workers.shared_counters import Page
 from envtorch.server.workers.shared_slots import SharedSlots
-from envtorch.server.workers.worker_messages import Line, Plan, Ready, Unfit, receive_plan
+from envtorch.server.workers.worker_messages import (
+    MessageLine,
+    WorkerPlan,
+    WorkerReady,
+    WorkerUnfit,
+    receive_plan,
+)
 from envtorch.settings import Settings
 
 __all__ = ["WorkerServer", "application", "main"]
@@ -41,7 +47,7 @@ def main(line: int, hatch: int, private: int, page: int) -> None:
         hands = Hands(to_master, socket.socket(fileno=hatch), Page(page, plan.worker + 1))
         worker = assemble(_load(plan), plan, hands)
     except EnvTorchError as error:
-        asyncio.run(_say(to_master, Unfit.of(error)))
+        asyncio.run(_say(to_master, WorkerUnfit.of(error)))
         sys.exit(1)
     spare_the_collector()
     worker.run(sockets=[socket.socket(fileno=private)])
@@ -54,8 +60,8 @@ def _end_with(master: int) -> None:
         importlib.import_module("envtorch.server.runners.process.process_spawning").die_with_parent(master)
 
 
-async def _say(end: socket.socket, note: Unfit) -> None:
-    line = await Line.over(end)
+async def _say(end: socket.socket, note: WorkerUnfit) -> None:
+    line = await MessageLine.over(end)
     line.send(note)
     line.close()
     await asyncio.sleep(0)
@@ -69,7 +75,7 @@ def application(target: str) -> Any:
     return found
 
 
-def _load(plan: Plan) -> Any:
+def _load(plan: WorkerPlan) -> Any:
     app = load_object(plan.loader)(plan.target)
     if plan.isolation is not None:
         _require_server(app, plan, "isolated").isolate(plan.isolation, preludes=plan.preludes)
@@ -80,7 +86,7 @@ def _load(plan: Plan) -> Any:
     return app
 
 
-def _require_server(app: Any, plan: Plan, what: str) -> HTTPEnvServer:
+def _require_server(app: Any, plan: WorkerPlan, what: str) -> HTTPEnvServer:
     server = env_server(app)
     if server is None:
         raise ConfigurationError(f"{plan.target} is no application of ours, so its sessions cannot be {what}")
@@ -116,7 +122,7 @@ class Hands:
         self.page = page
 
 
-def assemble(app: Any, plan: Plan, hands: Hands) -> "WorkerServer":
+def assemble(app: Any, plan: WorkerPlan, hands: Hands) -> "WorkerServer":
     """The server of one worker around its application."""
     server = env_server(app)
     if server is not None:
@@ -128,7 +134,7 @@ def assemble(app: Any, plan: Plan, hands: Hands) -> "WorkerServer":
         )
     if plan.token_file is not None:
         has_page = Settings.from_environ().web_interface
-        app = Gate(app, keys=Keys(file=Path(plan.token_file)), has_page=has_page)
+        app = AccessGate(app, keys=Keys(file=Path(plan.token_file)), has_page=has_page)
     slots = SharedSlots(plan.worker, server.sessions.capacity if server else 0, hands.page)
     if server is not None:
         neighbours = WorkerNeighbours(plan, hands.page, slots, server.sessions)
@@ -142,7 +148,7 @@ class WorkerServer(DrainingServer):
     """A server whose connections come from the master, already accepted."""
 
     def __init__(
-        self, config: Any, server: HTTPEnvServer | None, slots: SharedSlots, plan: Plan, hands: Hands
+        self, config: Any, server: HTTPEnvServer | None, slots: SharedSlots, plan: WorkerPlan, hands: Hands
     ) -> None:
         sessions = server.sessions if server else None
         super().__init__(config, sessions, drain_s=plan.drain_s, on_ready=lambda: None)
@@ -156,12 +162,12 @@ class WorkerServer(DrainingServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.failure is not None:
-            await _say(self._line, Unfit.of(self.failure))
+            await _say(self._line, WorkerUnfit.of(self.failure))
             return
         self._hatch.setblocking(False)
         asyncio.get_running_loop().add_reader(self._hatch, self._take)
         is_shared = self._server is not None and self._server.sessions.factory.is_shared
-        await self._slots.open(self._line, Ready(self._slots.capacity or None, is_shared))
+        await self._slots.open(self._line, WorkerReady(self._slots.capacity or None, is_shared))
 
     async def on_tick(self, counter: int) -> bool:
         self._numbers.connections = len(self.server_state.connections)

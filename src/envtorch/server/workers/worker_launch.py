@@ -12,7 +12,7 @@ from envtorch.errors import ConfigurationError
 from envtorch.server.serve import find_dead_peers, is_loopback
 from envtorch.server.workers.master import Master, require_support
 from envtorch.server.workers.peer_directory import private_directory
-from envtorch.server.workers.worker_messages import Plan
+from envtorch.server.workers.worker_messages import WorkerPlan
 
 __all__ = ["serve_workers"]
 
@@ -51,7 +51,7 @@ def serve_workers(
         listener = socket.create_server((host, port), backlog=2048)
     find_dead_peers(listener)
     with private_directory() as directory, listener:
-        plan = Plan(
+        plan = WorkerPlan(
             master=os.getpid(),
             directory=str(directory),
             secret=secrets.token_urlsafe(32),

@@ -17,20 +17,20 @@ __all__ = [
     "Free",
     "Full",
     "Granted",
-    "Line",
+    "MessageLine",
     "Note",
-    "Plan",
-    "Ready",
     "Take",
     "TakeTogether",
-    "Unfit",
     "Withdraw",
+    "WorkerPlan",
+    "WorkerReady",
+    "WorkerUnfit",
     "receive_plan",
     "send_plan",
 ]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All that a worker must know: the master's first word to it."""
 
     master: int
@@ -60,7 +60,7 @@ class _Note(msgspec.Struct, frozen=True, tag=True, array_like=True):
     pass
 
 
-class Ready(_Note, frozen=True):
+class WorkerReady(_Note, frozen=True):
     """The worker serves. An application with no sessions of ours has no capacity."""
 
     capacity: int | None
@@ -68,7 +68,7 @@ class Ready(_Note, frozen=True):
     """There is one environment for all sessions, so there can be one worker."""
 
 
-class Unfit(_Note, frozen=True):
+class WorkerUnfit(_Note, frozen=True):
     """Why the application cannot be served: the error, as `from_wire` reads it."""
 
     message: str
@@ -76,7 +76,7 @@ class Unfit(_Note, frozen=True):
     details: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, error: EnvTorchError) -> "Unfit":
+    def of(cls, error: EnvTorchError) -> "WorkerUnfit":
         """What the master needs to raise the same error, with its details as text."""
         return cls(error.message, error.code, {name: str(value) for name, value in error.details.items()})
 
@@ -141,14 +141,26 @@ class Found(_Note, frozen=True):
     lost: str | None
 
 
-Note = Ready | Unfit | Take | TakeTogether | Withdraw | Free | Find | Granted | Full | Elsewhere | Found
+Note = (
+    WorkerReady
+    | WorkerUnfit
+    | Take
+    | TakeTogether
+    | Withdraw
+    | Free
+    | Find
+    | Granted
+    | Full
+    | Elsewhere
+    | Found
+)
 
 _read_note = msgspec.msgpack.Decoder(Note)
-_read_plan = msgspec.msgpack.Decoder(Plan)
+_read_plan = msgspec.msgpack.Decoder(WorkerPlan)
 _write = msgspec.msgpack.Encoder().encode
 
 
-class Line:
+class MessageLine:
     """One end of the stream between the master and a worker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,7 +168,7 @@ class Line:
         self._writer = writer
 
     @classmethod
-    async def over(cls, end: socket.socket) -> "Line":
+    async def over(cls, end: socket.socket) -> "MessageLine":
         return cls(*await asyncio.open_unix_connection(sock=end))
 
     def send(self, note: Note) -> None:
@@ -177,12 +189,12 @@ class Line:
         self._writer.close()
 
 
-def send_plan(end: socket.socket, plan: Plan) -> None:
+def send_plan(end: socket.socket, plan: WorkerPlan) -> None:
     """The master's first word, before there is a loop on the other side."""
     end.sendall(_framed(plan))
 
 
-def receive_plan(end: socket.socket) -> Plan:
+def receive_plan(end: socket.socket) -> WorkerPlan:
     return _read_plan.decode(_exactly(end, int.from_bytes(_exactly(end, 4), "big")))
 
 

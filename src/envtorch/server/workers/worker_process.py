@@ -19,18 +19,18 @@ from envtorch.server.workers.worker_messages import (
     Free,
     Full,
     Granted,
-    Line,
+    MessageLine,
     Note,
-    Plan,
-    Ready,
     Take,
     TakeTogether,
-    Unfit,
     Withdraw,
+    WorkerPlan,
+    WorkerReady,
+    WorkerUnfit,
     send_plan,
 )
 
-__all__ = ["Child"]
+__all__ = ["WorkerChild"]
 
 MOST_IN_FLIGHT = 64
 """How many connections may be on their way to a worker that has not taken them yet."""
@@ -43,19 +43,19 @@ _START = (
 )
 
 
-class Child:
+class WorkerChild:
     """Starts with `start`, is ready when `ready` is done, and is over when `ended` returns."""
 
     def __init__(
         self,
         number: int,
         process: asyncio.subprocess.Process,
-        line: Line,
+        line: MessageLine,
         hatch: socket.socket,
         page: Page,
         register: Register,
     ) -> None:
-        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[WorkerReady] = asyncio.get_running_loop().create_future()
         self._number = number
         self._process = process
         self._line = line
@@ -69,7 +69,9 @@ class Child:
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     @classmethod
-    async def start(cls, plan: Plan, private: socket.socket, page: Page, register: Register) -> "Child":
+    async def start(
+        cls, plan: WorkerPlan, private: socket.socket, page: Page, register: Register
+    ) -> "WorkerChild":
         """A fresh interpreter, in a group of its own: a Ctrl-C at the terminal is the master's affair."""
         line_here, line_there = socket.socketpair()
         hatch_here, hatch_there = socket.socketpair()
@@ -88,7 +90,7 @@ class Child:
                 start_new_session=True,
             )
         send_plan(line_here, plan)
-        return cls(plan.worker, process, await Line.over(line_here), hatch_here, page, register)
+        return cls(plan.worker, process, await MessageLine.over(line_here), hatch_here, page, register)
 
     @property
     def process_id(self) -> int:
@@ -173,9 +175,9 @@ class Child:
                 register.free(number, names)
             case Find(call, name):
                 self._line.send(Found(call, register.find(name), register.fate(name)))
-            case Ready() if not self.ready.done():
+            case WorkerReady() if not self.ready.done():
                 self.ready.set_result(note)
-            case Unfit(message, code, details) if not self.ready.done():
+            case WorkerUnfit(message, code, details) if not self.ready.done():
                 error = from_wire(code, message, details) if code else ConfigurationError(message, **details)
                 self.ready.set_exception(error)
                 self.ready.exception()

@@ -19,7 +19,7 @@ from envtorch.protocol.flow import settle
 from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, failure_of, finish
 from envtorch.server.runners.process.process_messages import (
     Answer,
-    Failed,
+    CallFailed,
     FrameSocket,
     Hello,
     Ready,
@@ -56,7 +56,7 @@ def be_born(seed: Seed, descriptor: int) -> NoReturn:
                 factory_name=seed.factory.name,
                 reason=str(error) or repr(error),
             )
-            frames.send(Failed.of(reason, traceback.format_exc()))
+            frames.send(CallFailed.of(reason, traceback.format_exc()))
         else:
             Child(frames, host, seed.keeper).serve()
     except (EOFError, ConnectionError):
@@ -186,6 +186,6 @@ def _settled(value: Any) -> Any:
     return asyncio.run(settle(value)) if inspect.isawaitable(value) else value
 
 
-def _failed(error: EnvTorchError) -> Failed:
+def _failed(error: EnvTorchError) -> CallFailed:
     cause = error.__cause__ or error
-    return Failed.of(error, "".join(traceback.format_exception(cause)))
+    return CallFailed.of(error, "".join(traceback.format_exception(cause)))

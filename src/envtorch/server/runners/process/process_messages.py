@@ -16,8 +16,8 @@ from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_value
 
 __all__ = [
+    "CallFailed",
     "Died",
-    "Failed",
     "FrameSocket",
     "Hello",
     "Kill",
@@ -79,7 +79,7 @@ class Told(Value, frozen=True):
     data: bytes
 
 
-class Failed(Value, frozen=True):
+class CallFailed(Value, frozen=True):
     """An error, as its code, message and details."""
 
     code: str | None
@@ -90,7 +90,7 @@ class Failed(Value, frozen=True):
     trace: str
 
     @classmethod
-    def of(cls, error: EnvTorchError, trace: str) -> "Failed":
+    def of(cls, error: EnvTorchError, trace: str) -> "CallFailed":
         cause = error.__cause__ or error
         return cls(error.code, error.message, encode_value(error.details), type(cause).__name__, trace)
 
@@ -133,7 +133,7 @@ class Died(Value, frozen=True):
     status: int
 
 
-Answer = Hello | Ready | Encoded | Told | Failed
+Answer = Hello | Ready | Encoded | Told | CallFailed
 Note = Warm | Unfit | Died
 
 _pack = msgspec.msgpack.Encoder().encode

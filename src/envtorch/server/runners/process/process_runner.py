@@ -25,7 +25,7 @@ from envtorch.server.runners.process.process_messages import (
     LENGTH,
     MAX_DESCRIPTORS,
     Answer,
-    Failed,
+    CallFailed,
     Hello,
     Ready,
     Told,
@@ -171,7 +171,7 @@ class ProcessRunner:
             self._kill("its process broke the rules of the conversation")
             done(None, EnvironmentFailed(f"{self.ended}: {error}", usable=False))
             return
-        if isinstance(answer, Failed):
+        if isinstance(answer, CallFailed):
             done(None, answer.error())
         elif isinstance(answer, Encoded):
             done(answer, None)
@@ -332,7 +332,7 @@ async def welcome(supervision: ProcessSupervision, line: socket.socket) -> Proce
     except (EOFError, OSError):
         connection.close()
         raise await runner.how_it_ended() from None
-    if isinstance(ready, Failed):
+    if isinstance(ready, CallFailed):
         connection.close()
         raise ready.error()
     assert isinstance(ready, Ready)

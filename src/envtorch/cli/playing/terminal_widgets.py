@@ -8,7 +8,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Label, Select, TextArea
 
-from envtorch.cli.playing.form import Field, Kind
+from envtorch.cli.playing.form import FormField, FormFieldKind
 
 __all__ = ["ActionForm"]
 
@@ -24,7 +24,7 @@ class ActionForm(VerticalScroll):
     ActionForm TextArea { height: 6; }
     """
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[FormField]) -> None:
         super().__init__(id="form", can_focus=False)
         self.fields = fields
         self._widgets = {field.label: _widget(field) for field in fields}
@@ -61,25 +61,29 @@ class ActionForm(VerticalScroll):
             return
 
 
-def _named(field: Field) -> str:
+def _named(field: FormField) -> str:
     return f"{field.label}{' *' if field.required else ''}"
 
 
-def _widget(field: Field) -> Widget:
+def _widget(field: FormField) -> Widget:
     match field.kind:
-        case Kind.CHOICE:
+        case FormFieldKind.CHOICE:
             options = [(str(choice), choice) for choice in field.choices]
             chosen = field.default if field.default in field.choices else field.choices[0]
             return Select(
                 options, value=chosen, allow_blank=not field.required, compact=True, classes="filled"
             )
-        case Kind.FLAG:
+        case FormFieldKind.FLAG:
             return Checkbox(field.help, value=bool(field.default), compact=True, classes="filled")
-        case Kind.LONG_TEXT:
+        case FormFieldKind.LONG_TEXT:
             return TextArea(str(field.default or ""), classes="filled", tab_behavior="indent", compact=True)
-    start = "" if field.default in (None, "") or field.kind is Kind.JSON else str(field.default)
+    start = "" if field.default in (None, "") or field.kind is FormFieldKind.JSON else str(field.default)
     return Input(
-        start, placeholder=field.hint, password=field.kind is Kind.SECRET, compact=True, classes="filled"
+        start,
+        placeholder=field.hint,
+        password=field.kind is FormFieldKind.SECRET,
+        compact=True,
+        classes="filled",
     )
 
 

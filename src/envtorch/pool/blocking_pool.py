@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from envtorch.errors import EnvTorchError, TimedOut
-from envtorch.pool.base import Pool
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
+from envtorch.pool.server_pool import ServerPool
 from envtorch.protocol.flow import drive
 
 __all__ = ["EnvPool"]
@@ -29,7 +29,7 @@ class Connectable(Protocol):
 ClientT = TypeVar("ClientT", bound=Connectable)
 
 
-class EnvPool(Pool[ClientT]):
+class EnvPool(ServerPool[ClientT]):
     """N sessions over M servers, which are replaced when they die.
 
         with EnvPool(EchoEnv, "docker", "echo-env:latest", replicas=4, sessions_per_replica=16) as pool:

@@ -8,17 +8,17 @@ from typing import Any, Generic, TypeVar
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Starter
 from envtorch.errors import EnvTorchError
-from envtorch.pool.keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
 from envtorch.pool.outcomes import is_infrastructure
+from envtorch.pool.replica_keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
 from envtorch.pool.roster import Replica
-from envtorch.providers.options import read_options
+from envtorch.providers.provider_options import read_options
 
-__all__ = ["Pool"]
+__all__ = ["ServerPool"]
 
 ClientT = TypeVar("ClientT")
 
 
-class Pool(Generic[ClientT]):
+class ServerPool(Generic[ClientT]):
     """N sessions over M servers; `EnvPool` and `AsyncEnvPool` say how they are waited for."""
 
     def __init__(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from envtorch.client.blocking.client import EnvClient
-from envtorch.protocol.tools import ask_call, ask_tools, read_tools
+from envtorch.protocol.tool_requests import ask_call, ask_tools, read_tools
 from envtorch.tools import (
     CallToolAction,
     CallToolObservation,
@@ -15,7 +15,7 @@ from envtorch.tools import (
 from envtorch.types import Action, Observation, State, StepResult
 
 if TYPE_CHECKING:
-    from envtorch.client.aio.tools import AsyncToolFactory
+    from envtorch.client.aio.tool_client import AsyncToolFactory
 
 __all__ = ["AnyObservation", "MCPToolClient"]
 
@@ -24,7 +24,7 @@ class AsyncToolTwin:
     """`MCPToolClient.aio`, which imports asyncio only when it is used."""
 
     def __get__(self, instance: object, owner: Any) -> "AsyncToolFactory":
-        from envtorch.client.aio.tools import AsyncToolFactory
+        from envtorch.client.aio.tool_client import AsyncToolFactory
 
         return AsyncToolFactory(owner)
 

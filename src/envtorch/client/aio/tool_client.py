@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from envtorch.client.aio.client import AsyncEnvClient, AsyncFactory
-from envtorch.client.options import GivenOptions, Owner
+from envtorch.client.client_options import GivenOptions, Owner
 from envtorch.env import EnvironmentSource
-from envtorch.protocol.tools import ask_call, ask_tools
+from envtorch.protocol.tool_requests import ask_call, ask_tools
 from envtorch.tools import Tool
 from envtorch.types import Action, Observation, State
 

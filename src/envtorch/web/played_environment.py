@@ -20,13 +20,13 @@ from envtorch.types import EnvironmentMetadata
 from envtorch.web.schema import Field, Kind, fields_of
 from envtorch.web.snippet import GENERIC, TOOLS, ClientNames
 
-__all__ = ["Subject", "readme_body"]
+__all__ = ["PlayedEnvironment", "readme_body"]
 
 _OUTPUTS = ("stdout", "output", "result")
 
 
 @dataclass(frozen=True)
-class Subject:
+class PlayedEnvironment:
     """One environment on one server."""
 
     sessions: Sessions

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from envtorch.errors import EnvTorchError, TimedOut
-from envtorch.pool.base import Pool
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
+from envtorch.pool.server_pool import ServerPool
 from envtorch.protocol.flow import drive_async
 
 __all__ = ["AsyncEnvPool"]
@@ -29,7 +29,7 @@ class AsyncConnectable(Protocol):
 ClientT = TypeVar("ClientT", bound=AsyncConnectable)
 
 
-class AsyncEnvPool(Pool[ClientT]):
+class AsyncEnvPool(ServerPool[ClientT]):
     """N sessions over M servers, which are replaced when they die; awaited.
 
         async with AsyncEnvPool(EchoEnv.aio, "docker", "echo-env:latest", replicas=4) as pool:

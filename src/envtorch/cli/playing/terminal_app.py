@@ -12,8 +12,8 @@ from textual.widgets import DataTable, Footer, Header, Input, Label, Static, Tab
 
 from envtorch.cli.playing.branches import Game, Turn
 from envtorch.cli.playing.form import action_of, fields_of
+from envtorch.cli.playing.terminal_widgets import ActionForm
 from envtorch.cli.playing.views import row_of, show_turn
-from envtorch.cli.playing.widgets import ActionForm
 from envtorch.errors import EnvTorchError, InvalidAction
 
 __all__ = ["Pages", "PlayApp"]

@@ -9,14 +9,14 @@ import gradio as gr
 
 from envtorch.web.cards import history, nothing_yet, result_card
 from envtorch.web.charts import lines
-from envtorch.web.episodes import Entry, Track, total_reward
+from envtorch.web.episodes import EpisodeEntry, Track, total_reward
 from envtorch.web.theme import QUIET
 from envtorch.web.visits import Visits
 
 __all__ = ["CompareTab", "parted_at"]
 
 
-def parted_at(left: Sequence[Entry], right: Sequence[Entry]) -> int | None:
+def parted_at(left: Sequence[EpisodeEntry], right: Sequence[EpisodeEntry]) -> int | None:
     """The first call that the two do not share; None when neither has one of its own."""
     for index, (one, other) in enumerate(zip_longest(left, right)):
         if one is not other and one != other:
@@ -44,7 +44,7 @@ def comparison(left: Track, right: Track) -> tuple[str, str, str]:
     return f"<p><b>{escape(sentence)}</b></p>{chart}", _column(left), _column(right)
 
 
-def _running_total(entries: Sequence[Entry]) -> list[float]:
+def _running_total(entries: Sequence[EpisodeEntry]) -> list[float]:
     totals: list[float] = []
     for entry in entries:
         if entry.call == "step":
