@@ -1,6 +1,7 @@
 """A thousand sessions opened, stepped and dropped leave nothing behind."""
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
@@ -11,8 +12,12 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
+from envtorch.protocol.calls import Call
+from envtorch.server import create_app
 from envtorch.server.runners.thread_runner import MOST_IDLE
+from envtorch.server.sessions.session import Session
 from tests import patient
+from tests.server.walkers import QuickWalker, Walker
 from tests.support import PATIENCE_S, eventually
 
 SESSIONS = 1000
@@ -93,3 +98,31 @@ def test_dropped_sessions_leave_nothing(server: ServerProcess) -> None:
 
     eventually(all_gone, f"everything is as it was: {before}", timeout_s=PATIENCE_S)
     print(f"{SESSIONS} sessions dropped; before {before}, after {server.left()}")
+
+
+@pytest.mark.parametrize("kind", [QuickWalker, Walker])
+def test_closed_forks_leave_no_session_behind_even_without_the_collector(kind: type[Walker]) -> None:
+    async def main() -> tuple[int, int]:
+        sessions = create_app(kind, max_concurrent_envs=8).state.env_server.sessions
+        parent = await sessions.open(held=True)
+        await parent.call(Call.reset())
+        gc.collect()
+        gc.disable()
+        try:
+            before = live_sessions()
+            for _ in range(100):
+                [copy] = await sessions.fork(parent, 1)
+                await copy.close()
+            del copy
+            await asyncio.sleep(0.01)  # a closing task's last references go with it
+            return before, live_sessions()
+        finally:
+            gc.enable()
+            await sessions.close()
+
+    before, after = asyncio.run(main())
+    assert after <= before + 1, "at most the newest copy is still referred to"
+
+
+def live_sessions() -> int:
+    return sum(isinstance(found, Session) for found in gc.get_objects())
