@@ -233,7 +233,8 @@ class CapacityReached(EnvTorchError):
         )
         details = {"active_sessions": active_sessions, "max_sessions": max_sessions}
         if stuck_sessions:
-            message += f" {stuck_sessions} of them are stuck in a call that does not return."
+            verb = "is" if stuck_sessions == 1 else "are"
+            message += f" {stuck_sessions} of them {verb} stuck in a call that does not return."
             details["stuck_sessions"] = stuck_sessions
         return cls(message, **details)
 

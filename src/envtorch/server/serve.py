@@ -5,8 +5,11 @@ import contextlib
 import gc
 import ipaddress
 import logging
+import math
+import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +43,9 @@ logger = logging.getLogger(__name__)
 LARGEST_FRAME_BYTES = 100 * 1024 * 1024
 """The largest WebSocket frame that is read at all: OpenEnv's clients send frames up to this size. One above
 the server's `max_message_bytes` is answered with an error; a larger one than this ends its socket."""
+
+LEAVE_S = 3.0
+"""How long the event loop of a server that has stopped may take to end."""
 
 UNANSWERED_S = 30
 """How long sent bytes may stay unacknowledged, by the peer's kernel, before its connection is dead."""
@@ -79,12 +85,15 @@ class DrainingServer(Server):
         self.failure: EnvTorchError | None = None
         """Why the server never became ready; None when it did."""
         self._hurry = asyncio.Event()
+        self._told_to_stop = asyncio.Event()
+        self._last_resort: threading.Timer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second one hurries. Neither is raised again: the exit code is 0."""
-        if self.should_exit and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._hurry.set)
+        if self._loop is not None:
+            told = self._hurry if self.should_exit else self._told_to_stop
+            self._loop.call_soon_threadsafe(told.set)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -96,8 +105,10 @@ class DrainingServer(Server):
             self.failure = FactoryFailed("the application failed while it started; the log says why")
             return
         try:
-            if self._sessions is not None:
-                await self._sessions.spare()
+            if self._sessions is not None and not await _done_before(
+                self._sessions.spare(), self._told_to_stop
+            ):
+                return  # told to stop while the first environment is being built
         except EnvTorchError as error:
             self.failure = error
             self.should_exit = True
@@ -106,15 +117,54 @@ class DrainingServer(Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain within the time for it. Closing sockets and sessions has the rest of it, or a second."""
         if self._sessions is not None:
-            drained = asyncio.ensure_future(self._sessions.drain(self._drain_s))
-            hurried = asyncio.ensure_future(self._hurry.wait())
-            await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (drained, hurried):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            loop = asyncio.get_running_loop()
+            stop_at = loop.time() + self._drain_s
+            if not await _done_before(self._sessions.drain(self._drain_s), self._hurry):
+                stop_at = self._sessions.stop_at = loop.time()
+            left_s = max(1, math.ceil(stop_at - loop.time()))
+            self.config.timeout_graceful_shutdown = min(
+                left_s, self.config.timeout_graceful_shutdown or left_s
+            )
         await super().shutdown(sockets)
+        if self._told_to_stop.is_set():
+            self._last_resort = threading.Timer(LEAVE_S, _leave)
+            self._last_resort.daemon = True
+            self._last_resort.start()
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            super().run(sockets)
+        finally:
+            if self._last_resort is not None:
+                self._last_resort.cancel()
+
+
+def _leave() -> None:
+    """End a process that was told to stop, and whose event loop does not end.
+
+    asyncio waits for tasks that ignore their cancellation and for the threads of its executor.
+    """
+    logger.error("an environment keeps the event loop from ending; the process ends without it")
+    logging.shutdown()
+    os._exit(0)
+
+
+async def _done_before(work: Coroutine[Any, Any, Any], event: asyncio.Event) -> bool:
+    """Do `work` until it is over or `event` is set; say whether it is over. Raises what `work` raises."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(event.wait())
+    first: set[asyncio.Future[Any]] = {working, waiting}
+    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+    is_over = working.done()
+    for task in first:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+    return is_over
 
 
 def serve(

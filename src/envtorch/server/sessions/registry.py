@@ -4,8 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import (
@@ -28,6 +27,7 @@ from envtorch.server.sessions.environment_factory import Factory
 from envtorch.server.sessions.remote_sessions import Alone, Neighbours
 from envtorch.server.sessions.session import Session, outcome_of
 from envtorch.server.sessions.slots import Names, Room, Slots
+from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused
 from envtorch.server.telemetry.metrics import Meter
 from envtorch.server.telemetry.tracing import Span, no_span
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
@@ -43,6 +43,11 @@ logger = logging.getLogger(__name__)
 UNHELD_LEASE_S = 900.0
 """How long a session lives that no socket ever held, when nobody said otherwise."""
 
+CLOSE_S = 10.0
+"""How long closing may take where no time to drain was set."""
+
+SHORTEST_CLOSE_S = 1.0
+"""How long closing may take after a drain that used up its time."""
 
 MIN_TOKEN_LENGTH = 16
 
@@ -88,8 +93,9 @@ class Sessions:
         self._anonymous: Session | None = None
         self._launcher = launcher
         self.threads = ThreadStock()
-        self._hanging_builds = 0
-        self._closing_unused: set[asyncio.Task[None]] = set()
+        self.builds = TimedBuilds(factory.name)
+        self.stop_at: float | None = None
+        """When a server that was told to stop has to be stopped, on the event loop's clock."""
         self.make_room(config.max_concurrent_envs)
 
     def make_room(self, sessions: int) -> None:
@@ -114,7 +120,7 @@ class Sessions:
     @property
     def stuck(self) -> int:
         """How many slots are taken by sessions whose environment does not return from a call."""
-        return self._hanging_builds + sum(session.is_stuck for session in self._live.values())
+        return self.builds.hanging + sum(session.is_stuck for session in self._live.values())
 
     @property
     def stop_timeout_s(self) -> float:
@@ -170,7 +176,7 @@ class Sessions:
         """What some live environment answers to a call that is no part of an episode."""
         runner = await self.spare()
         if runner is self._spare:
-            return await _answer_of(runner, call)
+            return await answer_of(runner, call)
         session = next((s for s in self._live.values() if s.runner is runner and s.is_usable), None)
         if session is None:
             return await self.ask(call)  # it closed in between
@@ -268,12 +274,7 @@ class Sessions:
     def _close_copies(self, outcome: CallOutcome) -> None:
         """Nobody waits for these copies any more."""
         for copy in outcome.result or ():
-            self._keep_task(_close_unused(copy))
-
-    def _keep_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._closing_unused.add(task)
-        task.add_done_callback(self._closing_unused.discard)
+            self.builds.discard(copy)
 
     def trace(self, span: Span) -> None:
         """Surround every call with a span."""
@@ -300,42 +301,17 @@ class Sessions:
 
         A process is then killed. A thread cannot be: the slot of `names` counts as stuck until it returns.
         """
-        building = asyncio.get_running_loop().create_task(self._build_anywhere())
-        limit_s = self.config.start_timeout
-        try:
-            done, _ = await asyncio.wait({building}, timeout=limit_s)
-        except asyncio.CancelledError:
-            self._abandon(building, names)
-            raise
-        if done:
-            try:
-                return building.result()
-            except BaseException:
-                self._free(names)
-                raise
-        self._abandon(building, names)
-        raise FactoryFailed(
-            f"Environment factory '{self.factory.name}' failed to create instance.",
-            factory_name=self.factory.name,
-            reason=f"its constructor did not return within {limit_s:g} s",
+
+        def release() -> None:
+            if names is not None:
+                self.slots.free(names)
+
+        return await self.builds.build(
+            self._build_anywhere(),
+            limit_s=self.config.start_timeout,
+            is_killable=self._launcher is not None,
+            release=release,
         )
-
-    def _abandon(self, building: "asyncio.Task[Runner]", names: Names | None) -> None:
-        """Nobody waits for an environment any more that is still being built."""
-        self._hanging_builds += 1
-        if self._launcher is not None:
-            building.cancel()
-        building.add_done_callback(partial(self._built_late, names))
-
-    def _built_late(self, names: Names | None, building: "asyncio.Task[Runner]") -> None:
-        self._hanging_builds -= 1
-        self._free(names)
-        if not building.cancelled() and building.exception() is None:
-            self._keep_task(_close_unused(building.result()))
-
-    def _free(self, names: Names | None) -> None:
-        if names is not None:
-            self.slots.free(names)
 
     async def _build_anywhere(self) -> Runner:
         try:
@@ -406,15 +382,16 @@ class Sessions:
     async def drain(self, deadline_s: float) -> bool:
         """Take nothing new, tell whoever listens, and wait for the calls that run.
 
-        Says whether they all ended before the deadline.
+        Says whether they all ended before the deadline. Closing the sessions has what is left of it.
         """
         self.draining = True
+        self.stop_at = asyncio.get_running_loop().time() + deadline_s
         for listener in list(self.drain_listeners):
             listener()
         idle = asyncio.Event()
         self.meter.when_idle = idle.set
         try:
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout_at(self.stop_at):
                 if self.meter.running:
                     await idle.wait()
         except TimeoutError:
@@ -422,42 +399,30 @@ class Sessions:
             return False
         return True
 
-    async def close(self, deadline_s: float = 10.0) -> None:
-        """End every session, and the environment that waits for one; give up on those that hang."""
+    async def close(self) -> None:
+        """End every session, and the environment that waits for one; give up on those that hang.
+
+        What is left of the time to drain is also the time for this, and never less than a second.
+        """
         self.draining = True
-        async with self._spare_turn:
-            spare, self._spare = self._spare, None
-        if spare is not None:
-            try:
-                async with asyncio.timeout(deadline_s):
-                    await _answer_of(spare, Call("close"))
-            except (EnvTorchError, TimeoutError) as error:
-                logger.warning("the environment that waited for a session did not close: %s", error)
-            await spare.close()
+        now = asyncio.get_running_loop().time()
+        left_s = CLOSE_S if self.stop_at is None else max(self.stop_at - now, SHORTEST_CLOSE_S)
         reason = "the server was stopped"
         closing = [asyncio.ensure_future(session.close(reason)) for session in list(self._live.values())]
-        if closing:
-            _, hanging = await asyncio.wait(closing, timeout=deadline_s)
-            for session in hanging:
-                session.cancel()  # its thread is a daemon: it ends with the process
+        closing.append(asyncio.ensure_future(self._close_spare()))
+        _, hanging = await asyncio.wait(closing, timeout=left_s)
+        if hanging:
+            logger.warning("%d environments did not close in time, and end with the server", len(hanging))
+        for task in hanging:
+            task.cancel()  # its thread is a daemon: it ends with the process
         self.threads.close()
         if self._launcher is not None:
             await self._launcher.close()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
 
-
-async def _answer_of(runner: Runner, call: Call) -> Any:
-    """What an environment answers that belongs to no session."""
-    outcome = CallOutcome(call)
-    runner.start(call, outcome.settle)
-    return await outcome_of(outcome)
-
-
-async def _close_unused(runner: Runner) -> None:
-    """Close an environment that nobody waits for any more."""
-    try:
-        await _answer_of(runner, Call("close"))
-    except EnvTorchError as error:
-        logger.warning("an environment that came too late did not close: %s", error)
-    await runner.close()
+    async def _close_spare(self) -> None:
+        async with self._spare_turn:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            await close_unused(spare)

@@ -456,15 +456,21 @@ class Session:
         if self._running is None:
             return
         self._idle = asyncio.Event()
-        stop_s = self._context.stop_timeout_s
-        for give_up in (self.runner.stop, self._get_stuck):
-            try:
-                async with asyncio.timeout(stop_s):
-                    await self._idle.wait()
-                    return
-            except TimeoutError:
-                give_up()
-        await self._idle.wait()
+        if await self._idle_within(self._context.stop_timeout_s):
+            return
+        is_stopping = self.runner.stop() or self.runner.ended is not None
+        if not (is_stopping and await self._idle_within(self._context.stop_timeout_s)):
+            self._get_stuck()
+            await self._idle.wait()
+
+    async def _idle_within(self, limit_s: float) -> bool:
+        assert self._idle is not None
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def _get_stuck(self) -> None:
         self.is_stuck = True

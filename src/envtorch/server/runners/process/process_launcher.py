@@ -125,11 +125,7 @@ class SupervisorProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._spawning, [b"spawn"], [theirs.fileno()])
-        try:
-            return await welcome(self, ours)
-        except BaseException:
-            ours.close()
-            raise
+        return await welcome(self, ours)
 
     async def close(self) -> None:
         """End the supervisor, and with it every process that it keeps."""

@@ -5,6 +5,8 @@ import logging
 import signal
 import socket
 from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -289,13 +291,31 @@ def _close_all(lines: list[socket.socket]) -> None:
         line.close()
 
 
+def _kill_unwanted(
+    supervision: ProcessSupervision, connection: ProcessConnection, body: bytes | None
+) -> None:
+    """Kill a process that nobody waits for any more, as soon as it has said which one it is."""
+    with suppress(ValueError, msgspec.MsgspecError):
+        hello = None if body is None else read_answer(body)
+        if isinstance(hello, Hello):
+            supervision.kill(hello.process)
+    connection.close()
+
+
 async def welcome(supervision: ProcessSupervision, line: socket.socket) -> ProcessRunner:
     """The environment at the other end of a new line, when it is built."""
     line.setblocking(False)
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_unix_connection(ProcessConnection, sock=line)
+    try:
+        _, connection = await loop.create_unix_connection(ProcessConnection, sock=line)
+    except BaseException:
+        line.close()
+        raise
     try:
         hello = await connection.receive()
+    except asyncio.CancelledError:
+        connection.on_frame = partial(_kill_unwanted, supervision, connection)
+        raise
     except BaseException:
         connection.close()
         raise
