@@ -17,6 +17,8 @@ from tests.support import PATIENCE_S, eventually
 
 SESSIONS = 1000
 AT_ONCE = 50
+BARE_THREADS = 8
+"""More threads than a server has that keeps none for environments."""
 
 SERVER = """
 import asyncio, socket, sys, threading
@@ -78,14 +80,16 @@ async def in_waves(url: str, sessions: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 def test_dropped_sessions_leave_nothing(server: ServerProcess) -> None:
-    asyncio.run(in_waves(server.url, AT_ONCE))  # what is made once, and kept, is made now
-    eventually(lambda: server.left()["sessions"] == 0, "the warm-up sessions are gone")
+    asyncio.run(in_waves(server.url, SESSIONS // 2))  # what is made once, and kept, is made now
+    eventually(lambda: server.left()["sessions"] == 0, "the sessions of the first round are gone")
     before = server.left()
+    # Idle threads are kept for sessions to come, up to a number: the first round need not have made them all.
+    most = {**before, "threads": max(before["threads"], BARE_THREADS + MOST_IDLE)}
     asyncio.run(in_waves(server.url, SESSIONS))
 
     def all_gone() -> bool:
         now = server.left()
-        return all(now[what] <= before[what] + (MOST_IDLE if what == "threads" else 0) for what in before)
+        return all(now[what] <= most[what] for what in most)
 
     eventually(all_gone, f"everything is as it was: {before}", timeout_s=PATIENCE_S)
     print(f"{SESSIONS} sessions dropped; before {before}, after {server.left()}")

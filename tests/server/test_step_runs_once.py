@@ -1,7 +1,7 @@
 """Whatever a step returns or raises is one typed outcome: it ran once, and session and server live on."""
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import httpx
 import pytest
@@ -47,6 +47,8 @@ class OnLoop(Environment[Do, Seen, State]):
 
     def step(self, action: Do) -> Any:
         self.ran.append(action.what)
+        if action.what == "count":
+            return Seen(text=" ".join(self.ran))
         if action.what in RAISED:
             raise RAISED[action.what]
         cycle: list[Any] = []
@@ -134,3 +136,23 @@ def test_a_step_before_reset_is_refused_before_the_environment_sees_it() -> None
             env.reset(seed="abc")
         assert httpx.post(server.url + "/reset", json={"seed": "abc"}).status_code == 422
     assert OnThread.ran == []
+
+
+@pytest.mark.parametrize("wire", ["json", "msgpack", "openenv"])
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_a_wrong_return_type_is_one_typed_error_on_every_wire(
+    wire: Literal["json", "msgpack", "openenv"], isolation: str | None
+) -> None:
+    OnThread.ran.clear()
+    app = create_app(OnThread, max_concurrent_envs=4, isolation=isolation)
+    with running(app) as server, DoEnv(server.url, wire=wire) as env:
+        env.reset()
+        for what in ("tuple", "none"):
+            with pytest.raises(EnvironmentFailed):
+                env.step(Do(what=what))
+        assert env.step(Do(what="count")).observation.text == "tuple none count", "each ran once"
+
+
+def test_a_seed_of_the_wrong_type_is_refused_in_process() -> None:
+    with DoEnv.local(OnThread) as env, pytest.raises(InvalidAction, match="seed"):
+        env.reset(seed="abc")
