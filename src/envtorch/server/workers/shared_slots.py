@@ -44,6 +44,8 @@ class SharedSlots:
         self._calls = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._line: MessageLine | None = None
+        self._is_open = asyncio.Event()
+        """A request that a peer forwards while this worker still starts waits for the line to the master."""
         self._reading: asyncio.Task[None] | None = None
 
     async def open(self, end: socket.socket, ready: WorkerReady) -> None:
@@ -51,6 +53,7 @@ class SharedSlots:
         self._line = await MessageLine.over(end)
         self._reading = asyncio.get_running_loop().create_task(self._read(self._line))
         self._line.send(ready)
+        self._is_open.set()
 
     @property
     def taken(self) -> int:
@@ -89,6 +92,7 @@ class SharedSlots:
         return found.worker if found.worker != self._worker else None
 
     async def _ask(self, note: Take | TakeTogether | Find, names: Sequence[Names]) -> Answer:
+        await self._is_open.wait()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked[note.call] = answer
         self._send(note)
