@@ -186,9 +186,12 @@ def serve(
 
     A `listener` is a socket that is already bound, which leaves no race for the port. Tokens from
     `token_file` lock every door, beside those the application itself asks for. At SIGTERM, running calls have
-    `drain_s` seconds to end. With `on_ready` the first environment is built at once, and kept for the first
-    session; `on_ready` is called when that is done and connections are accepted. Raises `FactoryFailed` when
-    the environment cannot be built.
+    `drain_s` seconds to end. A process whose event loop then still does not end, because a thread of its
+    executor hangs, is ended with exit code 0 and a line in the log.
+
+    With `on_ready` the first environment is built at once, and kept for the first session; `on_ready` is
+    called when that is done and connections are accepted. Raises `FactoryFailed` when the environment cannot
+    be built.
     """
     if isinstance(app, str | Environment) or (isinstance(app, type) and issubclass(app, Environment)):
         from envtorch.server.app import create_app
