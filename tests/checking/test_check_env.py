@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,3 +164,10 @@ def test_made_up_actions_fit_their_schema(rng: Any) -> None:
     assert len(made["names"]) == 2
     assert all(len(name) >= 3 for name in made["names"])
     assert isinstance(made["inner"]["on"], bool)
+
+
+def test_the_working_directory_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_env(faults.MovesTheProcess, actions=ACTIONS)
+    check_env(faults.MovesTheProcess)
+    assert Path.cwd() == tmp_path

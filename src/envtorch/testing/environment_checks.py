@@ -53,7 +53,8 @@ def check_env(
     codec = Codec(spec)
     name = getattr(source, "__name__", spec.name)
     try:
-        chosen = actions if actions is not None else made_up_actions(source, codec, steps, seed)
+        with isolation.undisturbed():
+            chosen = actions if actions is not None else made_up_actions(source, codec, steps, seed)
     except Exception as error:  # an author's code
         unrun = dict.fromkeys((check.__name__ for check in CHECKS), "the environment does not run")
         return Report(name, ("construction",), (_crashed("construction", error),), unrun)
@@ -80,7 +81,8 @@ def _examined(subject: Subject) -> Report:
             findings.append(_crashed(name, error))
         ran.append(name)
     has_crashed = any(finding.traceback for finding in findings)
-    notes = () if has_crashed else tuple(speed_notes(subject))
+    with isolation.undisturbed():
+        notes = () if has_crashed else tuple(speed_notes(subject))
     return Report(subject.name, tuple(ran), tuple(findings), not_run, notes)
 
 

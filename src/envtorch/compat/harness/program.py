@@ -20,6 +20,10 @@ __all__ = ["HarnessProcess"]
 LAST_WORDS = 50
 
 
+LAST_WORDS_S = 1.0
+"""How long to wait for the end of standard error once standard output has ended."""
+
+
 class HarnessProcess:
     """A child process with lines in and lines out. Its group is ended with it.
 
@@ -72,8 +76,13 @@ class HarnessProcess:
         assert process.stdout is not None
         assert process.stderr is not None
         lines, complaints = self._lines, self._complaints
-        _read_in_background(process.stdout, lines.put, lambda: lines.put(None))
-        _read_in_background(process.stderr, complaints.append, lambda: None)
+        errors = _read_in_background(process.stderr, complaints.append, lambda: None)
+
+        def end() -> None:
+            errors.join(LAST_WORDS_S)  # why the program ended is read before that it ended
+            lines.put(None)
+
+        _read_in_background(process.stdout, lines.put, end)
         if ready_check is not None:
             await self._wait_until_ready(ready_check)
 
@@ -140,11 +149,15 @@ class HarnessProcess:
         return line
 
 
-def _read_in_background(stream: IO[str], take: Callable[[str], object], end: Callable[[], object]) -> None:
+def _read_in_background(
+    stream: IO[str], take: Callable[[str], object], end: Callable[[], object]
+) -> threading.Thread:
     def read() -> None:
         with stream, suppress(ValueError, OSError):
             for line in stream:
                 take(line.rstrip("\n"))
         end()
 
-    threading.Thread(target=read, name="harness-reader", daemon=True).start()
+    thread = threading.Thread(target=read, name="harness-reader", daemon=True)
+    thread.start()
+    return thread
