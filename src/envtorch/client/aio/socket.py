@@ -161,17 +161,16 @@ class Connection(asyncio.Protocol):
             transport.abort()
 
     def leave(self, farewell: bytes | None, *, is_binary: bool) -> None:
-        """Write a last message past the loop, which may be closed or another thread's.
-
-        The server closes its side when it has read it, and that ends this one.
-        """
+        """Write a last message past the loop, which may be closed or another thread's, and have it close the
+        socket, if it still can."""
         transport = self._transport
         is_plain = transport.get_extra_info("sslcontext") is None
-        if self._is_gone or self._is_half_sent or not is_plain or transport.get_write_buffer_size():
-            return
-        with suppress(OSError, Cut):
-            last = b"" if farewell is None else self._core.encode(farewell, is_binary=is_binary)
-            os.write(transport.get_extra_info("socket").fileno(), last + self._core.closing())
+        if not (self._is_gone or self._is_half_sent or transport.get_write_buffer_size()) and is_plain:
+            with suppress(OSError, Cut):
+                last = b"" if farewell is None else self._core.encode(farewell, is_binary=is_binary)
+                os.write(transport.get_extra_info("socket").fileno(), last + self._core.closing())
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(transport.close)
 
     @property
     def _is_gone(self) -> bool:
