@@ -1,14 +1,16 @@
 """Rollouts over real servers: endings, groups, losses."""
 
 import asyncio
+import gc
 import io
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from envtorch.client.aio.socket import Connection
 from envtorch.errors import ConfigurationError, EnvironmentFailed, InvalidAction, TimedOut
 from envtorch.rollout import (
     Completion,
@@ -132,7 +134,10 @@ def test_what_the_policy_raises_ends_the_rollouts_and_their_sessions(server: Run
 
 
 @pytest.mark.parametrize("share", ["fork", "reset"])
-def test_rollouts_that_are_cancelled_at_any_moment_leave_no_session(server: Running, share: Any) -> None:
+@pytest.mark.parametrize("often", [1, 3])
+def test_rollouts_that_are_cancelled_at_any_moment_leave_nothing(
+    server: Running, share: Any, often: int
+) -> None:
     async def collect() -> None:
         async with Rollouts(DialEnv, server.url, Player(upwards), share=share) as rollouts:
             async for _ in rollouts.groups(range(4), size=3):
@@ -140,14 +145,53 @@ def test_rollouts_that_are_cancelled_at_any_moment_leave_no_session(server: Runn
 
     async def cancelled_after(delay_s: float) -> None:
         collecting = asyncio.create_task(collect())
-        await asyncio.sleep(delay_s)
-        collecting.cancel()
+        for _ in range(often):
+            await asyncio.sleep(delay_s)
+            collecting.cancel()
         with suppress(asyncio.CancelledError):
             await collecting
 
     for step in range(12):
         asyncio.run(cancelled_after(0.004 * step))
+        assert not open_transports()
     eventually(lambda: server.sessions.active == 0, "every session is closed")
+
+
+def test_rollouts_that_are_closed_while_they_fail_leave_nothing(server: Running) -> None:
+    """A group ends its sessions because the policy failed, and is cancelled at that moment."""
+
+    async def fail_and_close(turns_of_the_loop: int) -> None:
+        has_failed = asyncio.Event()
+
+        async def broken(prompts: Sequence[Prompt]) -> list[Completion]:
+            has_failed.set()
+            raise ArithmeticError("no model today")
+
+        rollouts = Rollouts(DialEnv, server.url, broken, share="fork")
+        groups = rollouts.groups([1], size=3)
+        playing = asyncio.ensure_future(anext(groups))
+        await has_failed.wait()
+        for _ in range(turns_of_the_loop):
+            await asyncio.sleep(0)
+        await rollouts.close()
+        await asyncio.gather(playing, return_exceptions=True)
+        await groups.aclose()
+
+    for turns_of_the_loop in range(0, 200, 5):
+        asyncio.run(fail_and_close(turns_of_the_loop))
+    gc.collect()  # what was left open warns
+    eventually(lambda: server.sessions.active == 0, "every session is closed")
+
+
+def open_transports() -> list[Any]:
+    """Clients' connections that nobody has closed."""
+    return [
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, asyncio.Transport)
+        and isinstance(thing.get_protocol(), Connection)
+        and not thing.is_closing()
+    ]
 
 
 def test_a_policy_that_answers_too_few_is_told_so(server: Running) -> None:

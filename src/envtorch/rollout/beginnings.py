@@ -28,19 +28,26 @@ class RolloutClient(Protocol):
     async def close(self) -> None: ...
 
 
-async def close_quietly(client: RolloutClient) -> None:
-    """End a session that may be lost already, even if this task is cancelled meanwhile."""
-    closing = asyncio.get_running_loop().create_task(client.close())
+class Closeable(Protocol):
+    """What has a session open."""
+
+    async def close(self) -> None: ...
+
+
+async def close_quietly(*owners: Closeable) -> None:
+    """End sessions that may be lost already, all of them, even if this task is cancelled meanwhile."""
+    closing = asyncio.gather(*(owner.close() for owner in owners), return_exceptions=True)
     cancelled: asyncio.CancelledError | None = None
     while not closing.done():
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError as error:
             cancelled = error
-        except EnvTorchError:
-            break
     if cancelled is not None:
         raise cancelled
+    for result in closing.result():
+        if isinstance(result, BaseException) and not isinstance(result, EnvTorchError):
+            raise result
 
 
 @dataclass(slots=True)

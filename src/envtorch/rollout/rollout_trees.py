@@ -151,8 +151,7 @@ class TreeGrower:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
-            for copy in copies:
-                await close_quietly(copy)
+            await close_quietly(*copies)
         node.children = [branch.result() for branch in branches]
 
     async def _child(

@@ -209,8 +209,13 @@ class Rollouts:
     def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._finished)
         return task
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # one that nobody awaits any more, because another failed first, is not reported
 
     # A group, and its members.
 
@@ -231,9 +236,8 @@ class Rollouts:
                     ]
                     members = await _all_of(playing)
             finally:
-                for client in opened:  # those of members that never started are still open
-                    await close_quietly(client)
-                await beginning.close()
+                # Members that never started have left theirs open.
+                await close_quietly(*opened, beginning)
         return TrajectoryGroup(task, tuple(members))
 
     def _beginning(self, task: Task, size: int) -> Beginning:

@@ -157,7 +157,9 @@ class TestLosses:
             endings = await asyncio.gather(*players)
             of_survivor = [ending for process, ending in endings if process == survivor]
             of_victim = [ending for process, ending in endings if process == victim]
-            assert len(of_survivor) == len(of_victim) == 10
+            assert len(of_survivor) + len(of_victim) == 20
+            assert of_survivor
+            assert of_victim
             assert set(of_survivor) == {"whole"}
             assert all(ending.startswith("lost") and "SIGKILL" in ending for ending in of_victim), of_victim
             successor = await asyncio.to_thread(server.process_of, THERE)

@@ -100,10 +100,12 @@ class AsyncSocketLink:
             for token in tokens
         ]
         try:
-            await asyncio.gather(*(copy.attach() for copy in copies))  # now: a session that nobody holds ends
-        except BaseException:
+            async with asyncio.TaskGroup() as attaching:  # now: a session that nobody holds ends
+                for copy in copies:
+                    attaching.create_task(copy.attach())
+        except BaseException as error:
             await asyncio.gather(*(copy.close() for copy in copies), return_exceptions=True)
-            raise
+            raise (error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error) from None
         return copies
 
     async def attach(self) -> None:
@@ -115,7 +117,10 @@ class AsyncSocketLink:
         """End the session. In another process than the link's nothing happens."""
         self._finalizer.detach()
         if self._guard.is_at_home:
-            await drive_async(self._session.close(), self._shell.act)
+            try:
+                await drive_async(self._session.close(), self._shell.act)
+            finally:
+                self._shell.abort()  # if it was cancelled
 
 
 class Held(Protocol):

@@ -152,7 +152,10 @@ class AsyncVectorEnv(Generic[ActT, ObsT, StateT]):
     async def close(self) -> None:
         """End every session. Only `reset` may be called afterwards: it opens new ones."""
         if self._guard.is_at_home:
-            await self._run(self._flows.close())
+            try:
+                await self._run(self._flows.close())
+            finally:
+                self._shell.abort()  # if it was cancelled
 
     async def _run(self, flow: SocketFlow[T]) -> T:
         self._guard.require()
