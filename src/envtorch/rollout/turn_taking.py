@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from envtorch.errors import EnvTorchError
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.rollout.blame import Faults, NotAnAction, ending_of
-from envtorch.rollout.completions import Batcher
+from envtorch.rollout.completions import Batcher, TokenUsage
 from envtorch.rollout.trajectories import Ending, TurnRecord
 from envtorch.rollout.transcripts import Transcript
 from envtorch.types import StepResult
@@ -59,7 +59,8 @@ class TurnTaker:
     async def _take(self, client: RolloutClient, talk: Transcript) -> Over | None:
         """One turn; why the rollout is over, or None."""
         began = time.perf_counter()
-        completion = talk.say(await self._batcher.complete(talk.prompt))
+        prompt = talk.prompt
+        completion = talk.say(await self._batcher.complete(prompt))
         policy_s = time.perf_counter() - began
         results: list[StepResult[Any]] = []
         over: Over | None = None
@@ -73,7 +74,9 @@ class TurnTaker:
             over = Over(Ending.POLICY, error)
         except EnvTorchError as error:
             over = Over(self.ending_of(error, has_acted=True), error)
-        talk.turns.append(TurnRecord(_sum(results), policy_s, time.perf_counter() - began))
+        step_s = time.perf_counter() - began
+        usage = completion.usage or TokenUsage(len(prompt.ids or ()), len(completion.ids))
+        talk.turns.append(TurnRecord(_sum(results), policy_s, step_s, usage.prompt, usage.said))
         if over is None and (not results or results[-1].done):
             over = Over(Ending.DONE)
         if over is None:
