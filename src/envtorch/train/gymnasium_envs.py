@@ -98,7 +98,13 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Infos]:
         result = self._session.step(self._spaces.action.value(action), timeout_s=self._step_timeout_s)
         seen = self._spaces.observation.element(result.observation)
-        return seen, float(result.reward or 0.0), bool(result.terminated), bool(result.truncated), _info(result)
+        return (
+            seen,
+            float(result.reward or 0.0),
+            bool(result.terminated),
+            bool(result.truncated),
+            _info(result),
+        )
 
     def close(self) -> None:
         self._session.close()
@@ -140,7 +146,9 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._random = [seeding.np_random(None)[0] for _ in range(num_envs)]
-        self._seen = list(iterate(self.observation_space, create_empty_array(self.observation_space, num_envs)))
+        self._seen = list(
+            iterate(self.observation_space, create_empty_array(self.observation_space, num_envs))
+        )
         self._over: set[int] = set()
         self._sessions: VectorEnv[Any, Any, Any] = self._spaces.client.vector(
             base_url, num_envs, **(client_options or {})
@@ -153,11 +161,13 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for place, one in enumerate(seeds or ()):
             if one is not None:
                 self._random[place] = seeding.np_random(one)[0]
-        chosen = [_drawn(r) if seeds is None or seeds[p] is None else seeds[p] for p, r in enumerate(self._random)]
+        chosen = [
+            _drawn(r) if seeds is None or seeds[p] is None else seeds[p] for p, r in enumerate(self._random)
+        ]
         self._over.clear()
         given = {place: self._options(one, options) for place, one in enumerate(chosen)}
         outcomes = self._sessions.reset(given)
-        rewards, terminations, truncations, infos = self._collect(outcomes, is_reset=True)
+        *_, infos = self._collect(outcomes, is_reset=True)
         return self._stacked(), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Infos]:
@@ -216,6 +226,4 @@ def _info(result: StepResult[Any]) -> Infos:
     return dict(result.metadata or {})
 
 
-gymnasium.register(
-    "envtorch/Session-v0", entry_point=GymnasiumEnv, vector_entry_point=GymnasiumVectorEnv
-)
+gymnasium.register("envtorch/Session-v0", entry_point=GymnasiumEnv, vector_entry_point=GymnasiumVectorEnv)

@@ -199,7 +199,9 @@ def _array(where: str, schema: Schema, named: Mapping[str, Schema]) -> _Place:
         inner = named[inner["$ref"].rpartition("/")[2]] if "$ref" in inner else inner
     if inner.get("type") == "boolean":
         binary = spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
-        return _Place(binary, lambda value: numpy.asarray(value, binary.dtype), lambda e: e.astype(bool).tolist())
+        return _Place(
+            binary, lambda value: numpy.asarray(value, binary.dtype), lambda e: e.astype(bool).tolist()
+        )
     if inner.get("type") not in ("integer", "number"):
         raise _no_space(where, "a list of anything but numbers has no space")
     return _numeric(inner, tuple(shape))
