@@ -14,7 +14,6 @@ from websockets.asyncio.client import connect
 
 from envtorch.protocol.calls import Call
 from envtorch.server import create_app
-from envtorch.server.runners.thread_runner import MOST_IDLE
 from envtorch.server.sessions.session import Session
 from tests import patient
 from tests.server.walkers import QuickWalker, Walker
@@ -22,8 +21,6 @@ from tests.support import PATIENCE_S, eventually
 
 SESSIONS = 1000
 AT_ONCE = 50
-BARE_THREADS = 8
-"""More threads than a server has that keeps none for environments."""
 
 SERVER = """
 import asyncio, socket, sys, threading
@@ -34,10 +31,11 @@ app = create_app({environment}, max_concurrent_envs=1000)
 
 @app.get("/left")
 async def left() -> dict[str, int]:
+    # Idle threads are kept for sessions to come, up to a number, and are counted by their stock.
     me = asyncio.current_task()
     return {{
         "sessions": app.state.env_server.active_sessions,
-        "threads": threading.active_count(),
+        "threads": threading.active_count() - len(app.state.env_server.sessions.threads._idle),
         "tasks": sum(task is not me for task in asyncio.all_tasks()),
     }}
 
@@ -88,13 +86,11 @@ def test_dropped_sessions_leave_nothing(server: ServerProcess) -> None:
     asyncio.run(in_waves(server.url, SESSIONS // 2))  # what is made once, and kept, is made now
     eventually(lambda: server.left()["sessions"] == 0, "the sessions of the first round are gone")
     before = server.left()
-    # Idle threads are kept for sessions to come, up to a number: the first round need not have made them all.
-    most = {**before, "threads": max(before["threads"], BARE_THREADS + MOST_IDLE)}
     asyncio.run(in_waves(server.url, SESSIONS))
 
     def all_gone() -> bool:
         now = server.left()
-        return all(now[what] <= most[what] for what in most)
+        return all(now[what] <= before[what] for what in before)
 
     eventually(all_gone, f"everything is as it was: {before}", timeout_s=PATIENCE_S)
     print(f"{SESSIONS} sessions dropped; before {before}, after {server.left()}")
