@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from envtorch.batch_actions import Actions
-from envtorch.env import Environment, ToolProvider, ToolSteps
+from envtorch.env import Environment, TaskFinder, TaskProvider, ToolProvider, ToolSteps
 from envtorch.errors import (
     EnvironmentFailed,
     EnvTorchError,
@@ -127,7 +127,8 @@ class EnvironmentHost:
     def reset(self, call: Call) -> Flow[Encoded]:
         """Begin an episode."""
         format = BY_NAME[call.format]
-        accepted = self._binding.reset.accepted(_keywords(call, format), strict=call.strict)
+        keywords = self._with_task(_keywords(call, format))
+        accepted = self._binding.reset.accepted(keywords, strict=call.strict)
         try:
             observation = yield self._reset(**accepted)
         except (Exception, SystemExit) as error:
@@ -136,6 +137,18 @@ class EnvironmentHost:
         encoded = encode_observation(observation, format, method="reset", expected=expected)
         self.has_begun = True
         return encoded
+
+    def _with_task(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options of `reset`, with the task itself where an environment with tasks was given an id."""
+        tasks = getattr(self.environment, "tasks", None) if "task" in keywords else None
+        if not isinstance(tasks, TaskFinder):
+            return keywords
+        try:
+            return {**keywords, "task": tasks.find_task(keywords["task"])}
+        except InvalidAction:
+            raise
+        except Exception as error:  # a file that cannot be read, say: what it was raised as does not travel
+            raise EnvironmentFailed(_words_of(error), exception=type(error).__name__) from error
 
     def state(self, call: Call) -> Flow[bytes]:
         """The state, as bytes."""
@@ -250,6 +263,9 @@ class EnvironmentHost:
         """The answer of one method of `TaskProvider`, or of the web page's methods, as JSON."""
         method, *arguments = read_arguments(call)
         function = getattr(self.environment, method, None)
+        tasks = getattr(self.environment, "tasks", None)
+        if function is None and isinstance(tasks, TaskProvider):
+            function = getattr(tasks, method, None)
         try:
             if function is None:
                 raise NotImplementedError

@@ -24,7 +24,7 @@ from envtorch.server.runners.loop_runner import LoopRunner
 from envtorch.server.runners.runner import Runner
 from envtorch.server.runners.thread_runner import ThreadStock
 from envtorch.server.sessions.environment_factory import Factory
-from envtorch.server.sessions.remote_sessions import Alone, Neighbours
+from envtorch.server.sessions.remote_sessions import NoPeers, Peers
 from envtorch.server.sessions.session import Session, outcome_of
 from envtorch.server.sessions.slots import Names, Room, Slots
 from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused
@@ -71,7 +71,7 @@ class Sessions:
         self.config = config
         self.meter = Meter()
         self.slots: Room
-        self.neighbours: Neighbours = Alone()
+        self.peers: Peers = NoPeers()
         """The other processes of this server, where a session may live that is not found here."""
         self.draining = False
         self.span: Span = no_span
@@ -155,7 +155,7 @@ class Sessions:
         """The worker that holds the session of this id or token; None when it is here, or nowhere."""
         if name in self._live or name in self._by_token:
             return None
-        return await self.neighbours.owner(name)
+        return await self.peers.owner(name)
 
     # Asking about the environment.
 
