@@ -179,7 +179,7 @@ class WorkerServer(DrainingServer):
         return await super().on_tick(counter)
 
     async def take_no_more(self) -> None:
-        """Have the master give connections to others. Those under way are cut, and their clients come back."""
+        """Have the master give connections to others. Those under way are cut: their clients come back."""
         asyncio.get_running_loop().remove_reader(self._hatch)
         self._hatch.close()
         if self._adopting:
