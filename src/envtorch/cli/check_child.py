@@ -22,7 +22,8 @@ def check_in_child(target: str, options: Sequence[str]) -> "int | Report":
     with tempfile.TemporaryDirectory(prefix="envtorch-check-") as directory:
         progress = Path(directory) / "progress"
         command = [sys.executable, "-m", "envtorch.cli", "check", target, *options]
-        code = subprocess.run([*command, "--in-process", "--progress-file", str(progress)]).returncode
+        command += ["--in-process", "--progress-file", str(progress)]
+        code = subprocess.run(command).returncode  # noqa: S603, this command again
         running = progress.read_text() if progress.exists() else ""
     return _ended(target, running, code) if running else code
 
