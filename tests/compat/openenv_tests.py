@@ -3,8 +3,8 @@
     python tests/compat/openenv_tests.py CHECKOUTS
 
 To be run by a Python that has EnvTorch, pytest and pytest-asyncio, and no `openenv`. CHECKOUTS holds the
-repository of OpenEnv as `checkouts.py` lays it out: without its own sources. Four of the tests look for an echo
-server at port 8000, and are skipped where there is none: one is served there, unless the port is taken.
+repository of OpenEnv as `checkouts.py` lays it out: without its own sources. Four of the tests look for an
+echo server at port 8000, and are skipped where there is none: one is served there, unless the port is taken.
 """
 
 import argparse
