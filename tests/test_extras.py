@@ -1,6 +1,7 @@
 """The advice on a missing extra is a command that works for the EnvTorch that is installed."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def test_an_extra_is_added_from_where_envtorch_came_from(
 
 def test_a_package_that_was_never_installed_is_advised_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
-        raise extras.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(extras, "distribution", missing)
     assert extras.install_command("web") == "pip install 'envtorch[web]'"
