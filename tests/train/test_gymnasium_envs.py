@@ -10,7 +10,7 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, SessionLost
 from tests.support import Running, eventually
 from tests.train.buttons import FORBIDDEN, ButtonsEnv, buttons, lose
 
-gymnasium = pytest.importorskip("gymnasium", reason="needs: pip install 'envtorch[gymnasium]'")
+gymnasium = pytest.importorskip("gymnasium", reason="needs the gymnasium package")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from envtorch import Action, Observation
 from envtorch.errors import ConfigurationError
 
-gymnasium = pytest.importorskip("gymnasium", reason="needs: pip install 'envtorch[gymnasium]'")
+gymnasium = pytest.importorskip("gymnasium", reason="needs the gymnasium package")
 
 from gymnasium import spaces  # noqa: E402
 from gymnasium.vector.utils import batch_space, iterate  # noqa: E402

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from envtorch.client import EnvClient, VectorEnv
 from envtorch.env import load_object
-from envtorch.errors import ConfigurationError, EnvTorchError, MissingExtra
+from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.extras import missing_extra
 from envtorch.train.spaces import ValueSpace
 from envtorch.types import StepResult
 
@@ -26,7 +27,7 @@ try:
     from gymnasium.vector import AutoresetMode
     from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 except ImportError as error:
-    raise MissingExtra("the Gymnasium adapter needs: pip install 'envtorch[gymnasium]'") from error
+    raise missing_extra("gymnasium", "the Gymnasium adapter needs the gymnasium package") from error
 
 __all__ = ["GymnasiumEnv", "GymnasiumVectorEnv", "SessionSpaces"]
 

@@ -18,14 +18,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
-from envtorch.errors import ConfigurationError, MissingExtra
+from envtorch.errors import ConfigurationError
+from envtorch.extras import missing_extra
 from envtorch.rollout.chat_formats import BESIDE
 
 try:
     import numpy
     from gymnasium import spaces
 except ImportError as error:
-    raise MissingExtra("Gymnasium's spaces need: pip install 'envtorch[gymnasium]'") from error
+    raise missing_extra("gymnasium", "spaces need the gymnasium package") from error
 
 __all__ = ["ValueSpace"]
 
