@@ -36,6 +36,7 @@ __all__ = [
     "Cut",
     "Drop",
     "Late",
+    "Move",
     "Ping",
     "Receive",
     "Reconnecting",
@@ -44,6 +45,7 @@ __all__ = [
     "SocketFlow",
     "Timings",
     "connected",
+    "new_backoff",
 ]
 
 T = TypeVar("T")
@@ -109,7 +111,14 @@ class Drop:
     politely: bool = False
 
 
-Step = Connect | Send | Receive | Ping | Sleep | Drop
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Use another server from the next `Connect` on; sent back: its address."""
+
+    timeout_s: float
+
+
+Step = Connect | Send | Receive | Ping | Sleep | Drop | Move
 SocketFlow = Generator[Step, Any, T]
 
 
@@ -468,7 +477,8 @@ class Reconnecting:
         if self.channels.is_draining:
             error = Draining("the server has shut down")
         else:
-            error = SessionLost(said or f"the connection to the server is gone: {why}")
+            details = {} if said is None else {"is_taken_over": True}
+            error = SessionLost(said or f"the connection to the server is gone: {why}", **details)
         error.__cause__ = why
         self._outage = None
         self.channels.lose_all(error)
