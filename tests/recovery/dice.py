@@ -2,6 +2,7 @@
 
 import os
 import random
+import secrets
 
 from envtorch import Action, EnvClient, Environment, Observation, State, create_app
 
@@ -21,11 +22,15 @@ class Rolled(Observation):
 
 
 class Dice(Environment[Roll, Rolled, State]):
-    """Rolls dice from the episode's seed. Each step is a line in the log: the process, episode and number."""
+    """Rolls dice from the episode's seed. Each step is a line in the log: the session, episode and number."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     BLOCKING = False
     DETERMINISTIC = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._name = secrets.token_hex(8)
 
     def reset(self, seed: int | None = None, episode_id: str | None = None) -> Rolled:
         self._random = random.Random(seed)
@@ -39,7 +44,7 @@ class Dice(Environment[Roll, Rolled, State]):
         if LOG in os.environ:
             log = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             try:  # one write of one line: whole, whenever this process is killed
-                line = f"{os.getpid()}.{id(self)} {self._state.episode_id} {self._state.step_count}\n"
+                line = f"{self._name} {self._state.episode_id} {self._state.step_count}\n"
                 os.write(log, line.encode())
             finally:
                 os.close(log)

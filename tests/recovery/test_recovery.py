@@ -1,8 +1,6 @@
 """Episodes that survive their server, over real sockets and servers that are killed."""
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,37 +11,13 @@ from envtorch.client import AsyncEnvClient
 from envtorch.errors import ConfigurationError, SessionLost, Unsupported
 from envtorch.pool import AsyncEnvPool, EnvPool, Finished
 from envtorch.providers import ProcessProvider
-from envtorch.providers.child import ChildServer
 from envtorch.rollout import Completion, Prompt, Rollouts
 from envtorch.types import State
-from tests.recovery.dice import LOG, WILD_STEP, DiceEnv, Roll, Rolled, rolls_of
+from tests.recovery.dice import WILD_STEP, DiceEnv, Roll, Rolled, rolls_of
+from tests.recovery.servers import DICE, Killable, kill, sessions_in, start_dice
 from tests.support import eventually
 
-DICE = "tests.recovery.dice:app"
 STEPS = 8
-
-
-class Killable:
-    """A server of dice that can be killed as a machine dies."""
-
-    def __init__(self, image: str = DICE, **env_vars: str) -> None:
-        self._provider = ProcessProvider()
-        self.url = self._provider.start_container(image, env_vars=env_vars)
-        self._provider.wait_for_ready(self.url)
-
-    def kill(self) -> None:
-        kill(self._provider)
-
-    def close(self) -> None:
-        self._provider.close()
-
-
-def kill(provider: ProcessProvider) -> None:
-    """End a server without a word; its children end with it."""
-    server = provider._server
-    assert isinstance(server, ChildServer)
-    os.kill(server.pid, signal.SIGKILL)
-    eventually(lambda: not provider.status().is_alive, "the server is dead")
 
 
 @pytest.fixture
@@ -52,21 +26,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Killable]]:
     started: list[Killable] = []
 
     def start(image: str = DICE, **env_vars: str) -> Killable:
-        started.append(Killable(image, **{LOG: str(tmp_path / "log"), **env_vars}))
+        started.append(start_dice(tmp_path / "log", image, **env_vars))
         return started[-1]
 
     yield start
     for server in started:
         server.close()
-
-
-def sessions_in(log: Path) -> dict[str, list[tuple[str, int]]]:
-    """What each session has run, by the environment's own log: episodes and the numbers of their steps."""
-    found: dict[str, list[tuple[str, int]]] = {}
-    for line in log.read_text().splitlines():
-        session, episode, number = line.split()
-        found.setdefault(session, []).append((episode, int(number)))
-    return found
 
 
 def require_each_step_once(log: Path) -> None:
@@ -88,7 +53,7 @@ def test_a_client_goes_on_after_its_server_was_killed(start: Callable[..., Killa
             assert copy.step(Roll()).observation.rolls == rolls_of(5, STEPS + 1)
         assert env.state().step_count == STEPS
     require_each_step_once(tmp_path / "log")
-    assert [len(steps) for steps in sessions_in(tmp_path / "log").values()] == [3, STEPS, 1]
+    assert [len(steps) for steps in sessions_in(tmp_path / "log").values()] == [3, STEPS + 1]
 
 
 def test_async_clients_and_their_forks_go_on_after_a_drain_and_a_kill(start: Callable[..., Killable]) -> None:
