@@ -143,6 +143,7 @@ def test_episodes_in_a_pool_go_on_when_a_replica_is_killed() -> None:
         eventually(lambda: pool.status().ready == 2, "both are ready")
         outcomes = list(pool.run(play, range(20), attempts=1))
         eventually(lambda: pool.status().busy == 0, "every place was given back")
+    assert [outcome for outcome in outcomes if not isinstance(outcome, Finished)] == []
     assert {o.item: o.value for o in outcomes if isinstance(o, Finished)} == {
         seed: rolls_of(seed, STEPS) for seed in range(20)
     }

@@ -5,12 +5,20 @@ import time
 from functools import partial
 
 from envtorch.client.client_options import ClientOptions
-from envtorch.client.replaying import EpisodeLog, Replaying
+from envtorch.client.replaying import TRIED_AGAIN, EpisodeLog, Replaying
 from envtorch.errors import ConfigurationError, Unsupported
 from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.formats import Format
-from envtorch.protocol.reconnect import Drop, Reconnecting, SocketFlow, connected
+from envtorch.protocol.reconnect import (
+    Drop,
+    Move,
+    Reconnecting,
+    Sleep,
+    SocketFlow,
+    connected,
+    new_backoff,
+)
 
 __all__ = [
     "NO_CANCEL",
@@ -37,14 +45,30 @@ Exceptions = tuple[type[BaseException], ...]
 
 def open_session(options: ClientOptions, unharmful: Exceptions = ()) -> SocketFlow[Session]:
     """One session, over the best wire that the server speaks."""
-    session = yield from _open_one(options, unharmful)
     if options.recover is None:
-        return session
+        return (yield from _open_one(options, unharmful))
+    session = yield from _open_somewhere(options, unharmful)
     try:
         return _replaying(options, session, EpisodeLog(), unharmful)
     except Unsupported:
         yield from session.close()
         raise
+
+
+def _open_somewhere(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseSession | Reconnecting]:
+    """The first session of a client that recovers: elsewhere, if its own server is not there."""
+    deadline = time.monotonic() + options.connect_timeout_s
+    backoff = new_backoff()
+    while True:
+        try:
+            return (yield from _open_one(options, unharmful))
+        except TRIED_AGAIN:
+            delay = backoff.next_s()
+            left_s = deadline - time.monotonic() - delay
+            if not options.elsewhere or left_s <= 0:
+                raise
+        yield Sleep(delay)
+        yield Move(left_s)
 
 
 def _open_one(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseSession | Reconnecting]:

@@ -26,7 +26,7 @@ from envtorch.protocol.formats import Format
 from envtorch.protocol.reconnect import Drop, Move, Reconnecting, Sleep, SocketFlow, new_backoff
 from envtorch.protocol.wire import Answer, Ask
 
-__all__ = ["EpisodeLog", "Replaying"]
+__all__ = ["TRIED_AGAIN", "EpisodeLog", "Replaying"]
 
 logger = logging.getLogger(__name__)
 
