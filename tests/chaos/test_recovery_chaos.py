@@ -27,12 +27,15 @@ class Fleet:
     """Three addresses whose servers are killed in turn, and started again on the same port."""
 
     def __init__(self, log: Path, **env_vars: str) -> None:
-        self._start = lambda port=None: start_dice(log, port=port, **env_vars)
+        self._log, self._env_vars = log, env_vars
         self.servers: list[Killable] = [self._start() for _ in range(3)]
         self.urls = [server.url for server in self.servers]
         self.kills = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._strike)
+
+    def _start(self, port: int | None = None) -> Killable:
+        return start_dice(self._log, port=port, env_vars=self._env_vars)
 
     def _strike(self) -> None:
         dice = random.Random(3)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from envtorch.providers import ProcessProvider
@@ -15,7 +16,7 @@ DICE = "tests.recovery.dice:app"
 class Killable:
     """A server that can be killed."""
 
-    def __init__(self, image: str = DICE, *, port: int | None = None, **env_vars: str) -> None:
+    def __init__(self, image: str, port: int | None, env_vars: Mapping[str, str]) -> None:
         self._provider = ProcessProvider()
         self.url = self._provider.start_container(image, port, env_vars)
         self._provider.wait_for_ready(self.url, timeout_s=60)
@@ -27,9 +28,11 @@ class Killable:
         self._provider.close()
 
 
-def start_dice(log: Path, image: str = DICE, *, port: int | None = None, **env_vars: str) -> Killable:
+def start_dice(
+    log: Path, image: str = DICE, *, port: int | None = None, env_vars: Mapping[str, str] | None = None
+) -> Killable:
     """A server that writes its steps to this log."""
-    return Killable(image, port=port, **{LOG: str(log), **env_vars})
+    return Killable(image, port, {LOG: str(log), **(env_vars or {})})
 
 
 def kill(provider: ProcessProvider) -> None:

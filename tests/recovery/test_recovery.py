@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Killable]]:
     started: list[Killable] = []
 
     def start(image: str = DICE, **env_vars: str) -> Killable:
-        started.append(start_dice(tmp_path / "log", image, **env_vars))
+        started.append(start_dice(tmp_path / "log", image, env_vars=env_vars))
         return started[-1]
 
     yield start
@@ -138,7 +139,7 @@ def test_episodes_in_a_pool_go_on_when_a_replica_is_killed() -> None:
             result = env.step(Roll())
         return result.observation.rolls
 
-    options = {"replicas": 2, "sessions_per_replica": 3, "check_every_s": 0.1}
+    options: dict[str, Any] = {"replicas": 2, "sessions_per_replica": 3, "check_every_s": 0.1}
     with EnvPool(DiceEnv, Counted, DICE, recover="replay", **options) as pool:
         eventually(lambda: pool.status().ready == 2, "both are ready")
         outcomes = list(pool.run(play, range(20), attempts=1))
@@ -164,7 +165,7 @@ def test_the_async_pool_recovers_forks_too() -> None:
         return [result.observation.rolls for result in results]
 
     async def run() -> None:
-        options = {"replicas": 2, "sessions_per_replica": 4, "check_every_s": 0.1}
+        options: dict[str, Any] = {"replicas": 2, "sessions_per_replica": 4, "check_every_s": 0.1}
         async with AsyncEnvPool(DiceEnv.aio, Counted, DICE, recover="replay", **options) as pool:
             await asyncio.to_thread(eventually, lambda: pool.status().ready == 2, "both are ready")
             outcomes = [outcome async for outcome in pool.run(play, range(8), attempts=1)]

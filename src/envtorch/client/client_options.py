@@ -79,6 +79,7 @@ class ClientOptions:
             wait_s=self.wait_s,
             reconnect_s=self.reconnect_s,
             heartbeat_s=self.heartbeat_s,
+            **({"refused_s": 0.0} if self.elsewhere else {}),
         )
 
     @property

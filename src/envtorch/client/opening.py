@@ -28,6 +28,7 @@ __all__ = [
     "open_session",
     "open_vector",
     "reconnecting",
+    "resumed",
 ]
 
 Session = BaseSession | Reconnecting | Replaying
@@ -114,12 +115,17 @@ def reconnecting(session: Session) -> Reconnecting | None:
     return session if isinstance(session, Reconnecting) else None
 
 
+def resumed(options: ClientOptions, format: Format, token: str, unharmful: Exceptions = ()) -> Reconnecting:
+    """A session that exists on the server, to be attached by `open()`."""
+    channels = ClientChannels(format, token=token)
+    return Reconnecting(channels, options.timings, clock=time.monotonic, unharmful=unharmful)
+
+
 def copy_of(
     session: Session, options: ClientOptions, token: str, unharmful: Exceptions = ()
 ) -> Reconnecting | Replaying:
     """A copy of `session` that a fork has made on the server, to be attached by `open()`."""
-    channels = ClientChannels(session.format, token=token)
-    copy = Reconnecting(channels, options.timings, clock=time.monotonic, unharmful=unharmful)
+    copy = resumed(options, session.format, token, unharmful)
     if not isinstance(session, Replaying):
         return copy
     return _replaying(options, copy, session.log.copy(), unharmful)
