@@ -129,9 +129,8 @@ def test_coding_env_is_evaluated_interrupted_and_gone_on_with_to_the_same_report
 
     with models(code, pause_s=0.05) as model:
         subprocess.run(command("whole", model.url), cwd=tmp_path, check=True, timeout=PATIENCE_S)
-        child = subprocess.Popen(
-            command("broken", model.url), cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        )
+        again = command("broken", model.url)
+        child = subprocess.Popen(again, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         lines = tmp_path / "broken" / "trajectories.jsonl"
         eventually(lambda: lines.exists() and lines.stat().st_size > 0, "a group was played")
         child.send_signal(signal.SIGINT)
@@ -139,7 +138,7 @@ def test_coding_env_is_evaluated_interrupted_and_gone_on_with_to_the_same_report
         assert child.returncode == 130, told
         assert "goes on where it was" in told
         assert not (tmp_path / "broken" / "report.json").exists(), "it was interrupted before its end"
-        subprocess.run(command("broken", model.url), cwd=tmp_path, check=True, timeout=PATIENCE_S)
+        subprocess.run(again, cwd=tmp_path, check=True, timeout=PATIENCE_S)
     whole, broken = (
         json.loads((tmp_path / name / "report.json").read_text()) for name in ("whole", "broken")
     )

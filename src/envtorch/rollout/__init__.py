@@ -14,6 +14,7 @@ from envtorch.rollout.chat_templates import ChatTemplate, TransformersTemplate
 from envtorch.rollout.completions import Completion, Prompt, RolloutPolicy, TokenUsage
 from envtorch.rollout.endpoint_policy import OpenAIPolicy
 from envtorch.rollout.group_scoring import Candidate, GroupScorer, score_by, score_each
+from envtorch.rollout.open_episodes import OpenEpisode
 from envtorch.rollout.rollout_progress import with_progress
 from envtorch.rollout.rollout_summary import RolloutSummary
 from envtorch.rollout.rollout_trees import RolloutTree, TreeNode
@@ -44,6 +45,7 @@ __all__ = [
     "JSONFormat",
     "NotAnAction",
     "OpenAIPolicy",
+    "OpenEpisode",
     "Prompt",
     "RolloutPolicy",
     "RolloutServers",

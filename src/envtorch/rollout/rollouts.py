@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from envtorch.client import EnvClient
+from envtorch.client.client_options import Recovery
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.rollout.beginnings import Beginning, RolloutClient, Sharing, SharingCosts, close_quietly
 from envtorch.rollout.blame import Faults
@@ -68,6 +69,7 @@ class Rollouts:
         share: Sharing | None = None,
         score: GroupScorer | None = None,
         client_options: Mapping[str, Any] | None = None,
+        recover: Recovery | None = None,
     ) -> None:
         """Every option has a default that suits a local model and one server.
 
@@ -87,13 +89,14 @@ class Rollouts:
         score: gives the members of a group their scores when all have ended, with their sessions still there;
             in place of the environment's rewards. See `score_each` and `score_by`.
         client_options: of `client.aio`. By default a session waits up to 60 seconds for a slot.
+        recover: `"replay"` plays an episode whose server dies again on the next address, and goes on there.
         """
         policy_calls = getattr(policy, "calls", 1) if policy_calls is None else policy_calls
         if min(concurrency, max_turns, attempts, policy_calls, batch_size) < 1:
             raise ConfigurationError(
                 "concurrency, max_turns, attempts, policy_calls and batch_size are at least 1"
             )
-        self._places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})})
+        self._places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})}, recover)
         self._format = format if format is not None else default_format(client)
         self._template = template
         self._concurrency = concurrency

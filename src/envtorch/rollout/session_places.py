@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 from envtorch.client import EnvClient
+from envtorch.client.client_options import Recovery
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.pool import AsyncEnvPool, EnvPool
 from envtorch.pool.outcomes import is_infrastructure
@@ -28,17 +29,25 @@ class SessionPlaces(Protocol):
 
 
 def places_of(
-    where: RolloutServers, client: type[EnvClient[Any, Any, Any]], options: Mapping[str, Any]
+    where: RolloutServers,
+    client: type[EnvClient[Any, Any, Any]],
+    options: Mapping[str, Any],
+    recover: Recovery | None = None,
 ) -> SessionPlaces:
     """The places that `where` names. Raises `ConfigurationError` for what is none."""
     if isinstance(where, AsyncEnvPool):
+        if recover is not None:
+            raise ConfigurationError("the clients of a pool recover as the pool says: give it `recover`")
         return _Pool(where)
     if isinstance(where, EnvPool):
         raise ConfigurationError("rollouts are awaited: give them an AsyncEnvPool of the client's `aio`")
     servers = [where] if isinstance(where, str | Provider) else list(where)
     if not servers:
         raise ConfigurationError("there is no server to play on: `where` is empty")
-    return _Addresses([_address_of(server) for server in servers], client, options)
+    addresses = [_address_of(server) for server in servers]
+    if recover is not None:
+        options = {"elsewhere": addresses, **options, "recover": recover}
+    return _Addresses(addresses, client, options)
 
 
 def _address_of(server: str | Provider) -> str:

@@ -7,14 +7,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.rollout.trajectory_files import TrajectoryFile
 
 try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ImportError as error:
-    raise MissingExtra("Parquet needs: pip install 'envtorch[record]'") from error
+    raise missing_extra("record", "Parquet needs pyarrow") from error
 
 __all__ = ["COLUMNS", "export_trajectories"]
 
