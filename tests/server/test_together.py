@@ -36,7 +36,6 @@ class Cart(Environment[Push, Seen, State]):
     """A cart that is pushed; its own arithmetic is on arrays, of one or of many."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    REQUIRES_RESET = False
     BLOCKING = False
     calls: ClassVar[list[int]] = []
     """How many environments each call of `step_many` was for."""
