@@ -58,9 +58,6 @@ test-slow: $(READY)  ## the slow tests alone: installations, images, long runs
 
 test-all: test test-slow  ## the whole suite
 
-test-failed: $(READY)  ## the tests that failed in the run before, one at a time
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "$(SEPARATE)"
-
 test-chaos: $(READY)  ## 200 sessions on a bad line, servers killed; then 20,000 sessions and what they leave
 	$(BIN)/python -m pytest -s -m chaos tests/chaos $(if $(SECONDS),--chaos-seconds $(SECONDS))
 
