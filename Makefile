@@ -13,7 +13,7 @@ SEPARATE := not compat and not kubernetes and not attacks and not browser and no
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: test-train test-failed demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: test-train demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
