@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect as introspection
-import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +61,7 @@ def test_our_sandbox_passes_inspects_own_checks(report: Report) -> None:
     report("sandbox provider, Inspect's own checks", f"{len(checks) - len(NOT_FOR_US)} of {len(checks)}")
 
 
-def evaluate(solver: Any, answer: Any) -> Any:
+def evaluate(solver: Any, answer: Any, logs: Path) -> Any:
     """The log of one sample whose model gives `answer(messages)`."""
 
     def model(messages: Any, tools: Any, choice: Any, config: Any) -> ModelOutput:
@@ -72,8 +72,7 @@ def evaluate(solver: Any, answer: Any) -> Any:
     sample = Sample(input="Press.", metadata={"reset": {"seed": 1, "forbids": True}})
     task = inspect_ai.Task([sample], solver=solver, scorer=session_reward())
     mock = get_model("mockllm/model", custom_outputs=model)
-    with tempfile.TemporaryDirectory() as logs:
-        (log,) = inspect_ai.eval(task, model=mock, log_dir=logs, display="none")
+    (log,) = inspect_ai.eval(task, model=mock, log_dir=str(logs), display="none")
     return log
 
 
@@ -81,24 +80,26 @@ def say(text: str) -> ModelOutput:
     return ModelOutput.from_content("mockllm/model", text)
 
 
-def test_what_is_not_the_policys_fault_is_an_error_and_no_score(report: Report) -> None:
+def test_what_is_not_the_policys_fault_is_an_error_and_no_score(report: Report, tmp_path: Path) -> None:
     with buttons() as server:
-        failing = evaluate(play(ButtonsEnv, server.url), lambda _: say(f'{{"button": {FORBIDDEN}}}'))
+        failing = evaluate(
+            play(ButtonsEnv, server.url), lambda _: say(f'{{"button": {FORBIDDEN}}}'), tmp_path
+        )
 
         def losing(messages: Any) -> ModelOutput:
             lose(server)
             return say('{"button": 1}')
 
-        lost = evaluate(play(ButtonsEnv, server.url), losing)
+        lost = evaluate(play(ButtonsEnv, server.url), losing, tmp_path)
 
         def failing_tool(messages: Any) -> ModelOutput:
             return ModelOutput.for_tool_call("mockllm/model", "step", {"button": FORBIDDEN})
 
-        by_tool = evaluate(in_session(ButtonsEnv, server.url, generate()), failing_tool)
+        by_tool = evaluate(in_session(ButtonsEnv, server.url, generate()), failing_tool, tmp_path)
         for log, error in ((failing, "EnvironmentFailed"), (lost, "SessionLost"), (by_tool, "Environment")):
             assert log.status == "error"
             assert error in log.error.traceback
-        chatting = evaluate(play(ButtonsEnv, server.url), lambda _: say("I would rather not."))
+        chatting = evaluate(play(ButtonsEnv, server.url), lambda _: say("I would rather not."), tmp_path)
         assert chatting.status == "success"
         (score,) = chatting.samples[0].scores.values()
         assert (score.value, score.explanation) == (0.0, f"policy: {NotAnAction.__name__}")

@@ -40,6 +40,10 @@ class VerifiersData(vf.TaskData):
     max_turns: int
 
 
+def _one_reset() -> list[dict[str, Any]]:
+    return [{}]
+
+
 class VerifiersConfig(vf.TasksetConfig):
     """The taskset's settings."""
 
@@ -47,7 +51,7 @@ class VerifiersConfig(vf.TasksetConfig):
     """The client class, as `"module:Class"`."""
     base_url: str = ""
     """The server's address."""
-    resets: list[dict[str, Any]] = Field(default_factory=lambda: [{}])
+    resets: list[dict[str, Any]] = Field(default_factory=_one_reset)
     """One task for each set of options of `reset`."""
     instruction: str = ""
     """What the model is told first, if the environment's first observation does not say it."""
