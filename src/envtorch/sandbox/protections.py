@@ -31,8 +31,11 @@ _ANY_OF: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "memory": (("cgroup memory",), ("rlimits",)),
     "disk": (("workspace",),),
     "syscalls": (("seccomp",),),
-    "privileges": (("no_new_privs", "capabilities"),),
-    "fork": (("user namespace", "process namespace", "mount namespace", "landlock", "process table"),),
+    "privileges": (("no_new_privs", "capabilities"), ("user namespace", "capability bounds")),
+    "fork": (
+        ("user namespace", "process namespace", "mount namespace", "landlock", "process table"),
+        ("copy-on-write root",),
+    ),
     "limits": (("cgroup memory", "cgroup pids"),),
 }
 """Which layers make up a protection: all of any one group."""
