@@ -18,7 +18,7 @@ from .cgroups import Group
 from .monitor import Excess, memory_limit, process_limit
 from .persistent_shell import PersistentShell, ShellAnswer, ShellReport
 from .policy import Policy
-from .protections import ON, Report, judge
+from .protections import Report, judge, workspace_layers
 from .results import Completed
 from .root_stores import RootStore, RunningProcess, root_store_for
 from .shell_results import CommandOutcome, CommandResult, FoundLine, Listing
@@ -38,7 +38,8 @@ _ROWS, _COLUMNS = 40, 120
 _SHARED_MEMORY = 64 * 2**20
 _STATE_BYTES = 8 * 2**20
 _LIST_BYTES = 16 * 2**20
-_SAVE = "printf 'cd -- %q\\n' \"$PWD\"; umask -p; shopt -p; declare -f; declare -Fx; declare -p; alias -p; trap -p; set +o"
+_SAVE = r"""printf 'cd -- %q\n' "$PWD"; umask -p; shopt -p
+declare -f; declare -Fx; declare -p; alias -p; trap -p; set +o"""
 """Prints a script that makes another shell like this one; what may end a shell at an error comes last."""
 
 _live: "weakref.WeakSet[Workspace]" = weakref.WeakSet()
@@ -47,8 +48,8 @@ _live: "weakref.WeakSet[Workspace]" = weakref.WeakSet()
 class Workspace:
     """A persistent shell, programs and files on a copy-on-write root, behind namespaces of their own.
 
-    Inside, the agent is root; outside, its files and processes belong to ids that nobody else has. There is no
-    network but the session's own loopback. What it changes is kept in memory, bounded by `policy.disk_bytes`,
+    Inside, the agent is root; outside, its files and processes belong to ids that nobody else has. There is
+    no network but the session's own loopback. What it changes is kept in memory, bounded by `policy.disk_bytes`,
     and gone with it. Used by one thread at a time.
     """
 
@@ -454,16 +455,7 @@ class Workspace:
 
     def report(self) -> Report:
         """What this session is protected by."""
-        on = ("user", "mount", "process", "network", "ipc", "host name")
-        layers = {f"{name} namespace": ON for name in on}
-        layers |= dict.fromkeys(("private root", "copy-on-write root", "workspace", "seccomp", "rlimits"), ON)
-        layers |= dict.fromkeys(("capability bounds", "environment", "descriptors", "process table"), ON)
-        layers["no_new_privs"] = "unavailable: su and sudo work on a writable root"
-        layers["landlock"] = "unavailable: a writable root is the session's own"
-        for controller in ("memory", "pids"):
-            why = owned_resources().groups.unavailable.get(controller)
-            layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else ON
-        return judge(layers, namespaces=True)
+        return judge(workspace_layers(owned_resources().groups.unavailable), namespaces=True)
 
     def _refuse_if_weak(self) -> None:
         report = self.report()
