@@ -49,7 +49,7 @@ class Workspace:
     """A persistent shell, programs and files on a copy-on-write root, behind namespaces of their own.
 
     Inside, the agent is root; outside, its files and processes belong to ids that nobody else has. There is
-    no network but the session's own loopback. What it changes is kept in memory, bounded by `policy.disk_bytes`,
+    no network but the session's own loopback. What it changes is kept in memory, at most `policy.disk_bytes`,
     and gone with it. Used by one thread at a time.
     """
 
