@@ -19,6 +19,7 @@ __all__ = [
     "Environment",
     "EnvironmentSource",
     "Rubric",
+    "TaskFinder",
     "TaskProvider",
     "ToolProvider",
     "ToolSteps",
@@ -161,13 +162,24 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
 @runtime_checkable
 class TaskProvider(Protocol):
-    """An environment that has tasks. Each method may be async, and must work before any `reset`."""
+    """An environment that has tasks, or what an environment has as its attribute `tasks`.
+
+    Each method may be async, and must work before any `reset`. `envtorch.tasks.TaskSet` is one.
+    """
 
     def list_splits(self) -> Any: ...
     def list_tasks(self, split: str) -> Any: ...
     def num_tasks(self, split: str) -> Any: ...
     def get_task(self, split: str, index: int) -> Any: ...
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> Any: ...
+
+
+@runtime_checkable
+class TaskFinder(Protocol):
+    """An environment's `tasks` that know what `reset(task=...)` means."""
+
+    def find_task(self, given: Any) -> Any:
+        """The task that a caller named. Raises `InvalidAction` when there is none."""
 
 
 @runtime_checkable
