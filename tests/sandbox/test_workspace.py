@@ -34,7 +34,7 @@ def test_a_policy_with_a_root_is_refused_where_it_means_nothing() -> None:
         {"root": "host", "open_files": 64},
     ):
         with pytest.raises(ConfigurationError):
-            Policy(**wrong)  # type: ignore[arg-type]
+            Policy(**wrong)
     with pytest.raises(ConfigurationError, match="for a Workspace"):
         Sandbox(Policy(root="host", open_files=256))
     with pytest.raises(ConfigurationError, match="needs a policy with a root"):
