@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 from envtorch.protocol.calls import Call
 from envtorch.protocol.flow import settle
@@ -24,17 +23,8 @@ MOST_IDLE = 64
 class ThreadResults:
     """Delivers to one event loop, which is woken once for all results that are ready."""
 
-    _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadResults]" = WeakKeyDictionary()
-
-    @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> "ThreadResults":
-        found = cls._of_loop.get(loop)
-        if found is None:
-            found = cls._of_loop[loop] = cls(loop)
-        return found
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)
+        self.loop = loop
         self._ready: deque[tuple[Done, CallResult]] = deque()
         self._will_deliver = False
 
@@ -43,10 +33,8 @@ class ThreadResults:
         self._ready.append((done, answered))
         if not self._will_deliver:  # two threads may both find it so: then the loop is woken twice
             self._will_deliver = True
-            loop = self._loop()
-            if loop is not None:
-                with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                    loop.call_soon_threadsafe(self._deliver)
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._will_deliver = False  # before looking: what comes after the last look wakes the loop again
@@ -70,10 +58,9 @@ class WorkerThread:
         while (job := self.jobs.get()) is not None:
             job()
 
-    async def run(self, function: Callable[[], Any]) -> Any:
+    async def run(self, function: Callable[[], Any], results: ThreadResults) -> Any:
         """What `function` returns, called on this thread. Raises what it raises."""
-        over: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        results = ThreadResults.of(asyncio.get_running_loop())
+        over: asyncio.Future[CallResult] = results.loop.create_future()
 
         def done(result: Any, error: Any) -> None:
             if over.done():
@@ -104,6 +91,14 @@ class ThreadStock:
     def __init__(self) -> None:
         self._idle: list[WorkerThread] = []
         self._is_closed = False
+        self._results: ThreadResults | None = None
+
+    def results(self) -> ThreadResults:
+        """The way back to the event loop that runs."""
+        loop = asyncio.get_running_loop()
+        if self._results is None or self._results.loop is not loop:
+            self._results = ThreadResults(loop)
+        return self._results
 
     def take(self) -> WorkerThread:
         return self._idle.pop() if self._idle else WorkerThread()
@@ -136,7 +131,7 @@ class ThreadRunner:
     def start(self, call: Call, done: Done) -> None:
         if call.operation == "fork":
             done = partial(self._forked, done)
-        results = ThreadResults.of(asyncio.get_running_loop())
+        results = self._stock.results()
         self._worker.is_busy = True
         self._worker.jobs.put(partial(self._answer, call, results, done))
 
@@ -173,7 +168,7 @@ class LoopThreadRunner:
     def start(self, call: Call, done: Done) -> None:
         if call.operation == "fork":
             done = partial(self._forked, done)
-        results = ThreadResults.of(asyncio.get_running_loop())
+        results = self._stock.results()
         self._worker.is_busy = True
         self._loop.call_soon_threadsafe(self._begin, call, results, done)
 
@@ -204,7 +199,7 @@ class LoopThreadRunner:
             return
         ending = asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop)
         ending.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
-        await self._worker.run(lambda: None)
+        await self._worker.run(lambda: None, self._stock.results())
         self._loop.close()
         self._stock.give_back(self._worker)
 
