@@ -323,7 +323,7 @@ def begin(host: EnvironmentHost, call: Call) -> "CallResult | tuple[Flow[Any], A
     try:
         flow = host.call(call)
         wanted = next(flow)
-        while not hasattr(type(wanted), "__await__"):
+        while not isinstance(wanted, Awaitable):
             wanted = flow.send(wanted)
         return flow, wanted
     except StopIteration as stop:

@@ -25,7 +25,7 @@ ROUTE = "envtorch.route"
 class FoundRoute(NamedTuple):
     """A route, and where it stands in the router."""
 
-    index: int
+    place: int
     route: BaseRoute
 
 
@@ -79,7 +79,7 @@ class DirectDispatch:
         """Our own route for a request, if it is the first that matches."""
         asked = scope.get("method", "websocket"), scope["path"]
         found, routes = self._found.get(asked), self._of.router.routes
-        if found is not None and found.index < len(routes) and routes[found.index] is found.route:
+        if found is not None and found.place < len(routes) and routes[found.place] is found.route:
             return found.route
         for index, route in enumerate(routes):
             if route.matches(scope)[0] is Match.FULL:

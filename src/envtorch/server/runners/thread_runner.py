@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -16,6 +16,10 @@ from envtorch.server.runners.runner import Done
 
 __all__ = ["LoopThreadRunner", "ThreadResults", "ThreadRunner", "ThreadStock", "WorkerThread"]
 
+MOST_WOKEN = 4
+"""How many threads may be on their way to a call."""
+PATIENCE_S = 0.02
+"""How long a thread is left asleep while others are on their way."""
 MOST_IDLE = 64
 """How many idle threads are kept for sessions to come."""
 
@@ -85,6 +89,52 @@ class WorkerThread:
         return await over
 
 
+class ThreadStarts:
+    """Wakes threads for their calls: a few at a time, or all that have waited for `PATIENCE_S`.
+
+    A thread that was woken waits for the interpreter's lock, and one that waits for longer than the switch
+    interval interrupts whoever holds it. With hundreds of threads in that wait, the interruptions cost more
+    than short calls do.
+    """
+
+    def __init__(self) -> None:
+        self._places: deque[None] = deque([None] * MOST_WOKEN, MOST_WOKEN)
+        self._waiting: deque[tuple[WorkerThread, Callable[[], None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self, worker: WorkerThread, job: Callable[[], None]) -> None:
+        """Have a thread do its job, which first says that it has `begun`. Called on the event loop."""
+        self._waiting.append((worker, job))
+        self._wake_next()
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._wake_all)
+
+    def begun(self) -> None:
+        """A thread that was woken has the interpreter's lock. Called on that thread."""
+        self._places.append(None)
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self._waiting:  # looked at after a place was given back, so that none is left waiting
+            try:
+                self._places.pop()
+            except IndexError:
+                return  # the next one that has begun looks again
+            try:
+                worker, job = self._waiting.popleft()
+            except IndexError:
+                self._places.append(None)
+            else:
+                worker.jobs.put(job)
+
+    def _wake_all(self) -> None:
+        """Those that were woken do not begin: a call holds the interpreter's lock for long."""
+        self._timer = None
+        while self._waiting:
+            worker, job = self._waiting.popleft()
+            worker.jobs.put(job)
+
+
 class ThreadStock:
     """Threads for the sessions of one server. A session keeps its thread; an idle one serves the next."""
 
@@ -92,6 +142,7 @@ class ThreadStock:
         self._idle: list[WorkerThread] = []
         self._is_closed = False
         self._results: ThreadResults | None = None
+        self.starts = ThreadStarts()
 
     def results(self) -> ThreadResults:
         """The way back to the event loop that runs."""
@@ -133,10 +184,11 @@ class ThreadRunner:
             done = partial(self._forked, done)
         results = self._stock.results()
         self._worker.is_busy = True
-        self._worker.jobs.put(partial(self._answer, call, results, done))
+        self._stock.starts.wake(self._worker, partial(self._answer, call, results, done))
 
     def _answer(self, call: Call, results: ThreadResults, done: Done) -> None:
         """On the thread."""
+        self._stock.starts.begun()
         answered = answer(self.host, call, _settled)
         self._worker.is_busy = False
         results.post(done, answered)
@@ -214,4 +266,4 @@ async def _cancel_the_rest() -> None:
 
 def _settled(value: Any) -> Any:
     """A value, or what it comes to: on this thread, which has no loop."""
-    return asyncio.run(settle(value)) if hasattr(type(value), "__await__") else value
+    return asyncio.run(settle(value)) if isinstance(value, Awaitable) else value

@@ -169,7 +169,7 @@ class FastLine(WSListener):
     def open(
         self,
         transport: asyncio.Transport,
-        key: str,
+        key: bytes,
         ping_every_s: float | None,
         patience_s: float | None,
     ) -> None:
