@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from envtorch.client.client_options import ClientOptions
-from envtorch.client.websocket_core import WebSocketCore, whole_message
+from envtorch.client.websocket_core import SHORT_BYTES, WebSocketCore, short_frame, whole_message
 
 MOST_BYTES = 70_000
 
@@ -100,6 +101,27 @@ def test_messages_that_come_frame_by_frame_are_the_same(sent: Sequence[tuple[int
 )
 def test_what_is_not_one_whole_message_is_left_to_the_library(data: bytes) -> None:
     assert whole_message(data, MOST_BYTES) is None
+
+
+@given(st.binary(max_size=SHORT_BYTES), st.binary(min_size=4, max_size=4), st.booleans())
+def test_a_short_frame_is_what_the_library_reads(data: bytes, mask: bytes, is_binary: bool) -> None:
+    _check_read(short_frame(data, mask, is_binary=is_binary), data, is_binary=is_binary)
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, SHORT_BYTES, SHORT_BYTES + 1])
+def test_a_message_of_any_size_is_what_the_library_reads(size: int) -> None:
+    core = opened()
+    for is_binary in (False, True):
+        _check_read(core.encode(b"x" * size, is_binary=is_binary), b"x" * size, is_binary=is_binary)
+
+
+def _check_read(sent: bytes, data: bytes, *, is_binary: bool) -> None:
+    server = ServerProtocol(state=State.OPEN)
+    server.receive_data(sent)
+    (event,) = server.events_received()
+    assert isinstance(event, Frame)
+    kind = Opcode.BINARY if is_binary else Opcode.TEXT
+    assert (event.opcode, event.fin, bytes(event.data)) == (kind, True, data)
 
 
 def test_a_message_that_is_too_large_ends_the_connection() -> None:
