@@ -7,13 +7,13 @@ BASE   := $(VENV)/.ready-base
 READY  := $(VENV)/.ready
 
 # What needs more than a checkout has: another program, a cluster, a browser, minutes of everything it can get.
-SEPARATE := not compat and not kubernetes and not attacks and not browser and not chaos
+SEPARATE := not compat and not kubernetes and not attacks and not browser and not chaos and not train
 
 # OpenEnv, to be compared with: in an environment of its own, never in ours.
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: test-failed demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: test-train test-failed demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -98,6 +98,9 @@ test-faults: $(READY)  ## break connections at every byte, and at random for a m
 test-model: $(READY)  ## every interleaving of a bounded episode of the session protocol
 	$(BIN)/python -m tests.model
 
+test-train: $(READY)  ## each trainer, installed by itself, drives its adapter; ONLY="trl verl" for some
+	$(BIN)/python -m tests.train $(ONLY)
+
 compat: $(READY) $(OPENENV_READY)  ## play against OpenEnv 0.10.0, both ways, over real sockets
 	$(BIN)/python -m pytest -m compat tests/compat
 
@@ -116,6 +119,14 @@ corpus:  ## serve and play the environments of LIST, unmodified; they are fetche
 	$(CORPUS)/.venv/bin/python -m pip install --quiet --editable ".[docker,mcp]" $$($(PYTHON) tests/compat/checkouts.py --packages $(LIST))
 	$(CORPUS)/.venv/bin/python tests/compat/fixtures.py $(CORPUS)
 	$(CORPUS)/.venv/bin/python tests/compat/corpus.py $(LIST) $(CORPUS)
+
+.PHONY: openenv-tests
+openenv-tests:  ## OpenEnv's own tests on our alias; its repository is fetched to CORPUS
+	$(PYTHON) tests/compat/checkouts.py tests/compat/openenv_corpus.json $(CORPUS) $(if $(SOURCE),--source "$(SOURCE)")
+	test -d $(CORPUS)/.venv-tests || $(PYTHON) -m venv $(CORPUS)/.venv-tests
+	$(CORPUS)/.venv-tests/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager pytest pytest-asyncio \
+		--editable ".[anthropic,daytona,docker,mcp,openai,smolagents,web]"
+	$(CORPUS)/.venv-tests/bin/python tests/compat/openenv_tests.py $(CORPUS)
 
 $(BENCH_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --group bench

@@ -29,3 +29,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--chaos-sessions", type=int, default=20_000, help="how many sessions must leave nothing"
     )
+    parser.addoption("--train-report", help="where tests of trainers write the rows of their table")

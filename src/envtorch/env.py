@@ -19,6 +19,7 @@ __all__ = [
     "Environment",
     "EnvironmentSource",
     "Rubric",
+    "TaskFinder",
     "TaskProvider",
     "ToolProvider",
     "ToolSteps",
@@ -65,6 +66,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     REQUIRES_RESET: ClassVar[bool] = True
     """A step before the first `reset` is refused with `ResetRequired`, and the environment does not see it.
     Set to False where a new environment takes steps at once."""
+
+    DETERMINISTIC: ClassVar[bool | None] = None
+    """Whether the same reset options and actions give the same observations, in any process. `check_env`
+    measures it. A client with `recover="replay"` refuses an environment that says False."""
 
     DEFAULT_CLASSES: ClassVar[tuple[type, type] | None] = None
     """The action and observation classes of a subclass that names none itself."""
@@ -161,13 +166,24 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
 @runtime_checkable
 class TaskProvider(Protocol):
-    """An environment that has tasks. Each method may be async, and must work before any `reset`."""
+    """An environment that has tasks, or what an environment has as its attribute `tasks`.
+
+    Each method may be async, and must work before any `reset`. `envtorch.tasks.TaskSet` is one.
+    """
 
     def list_splits(self) -> Any: ...
     def list_tasks(self, split: str) -> Any: ...
     def num_tasks(self, split: str) -> Any: ...
     def get_task(self, split: str, index: int) -> Any: ...
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> Any: ...
+
+
+@runtime_checkable
+class TaskFinder(Protocol):
+    """An environment's `tasks` that know what `reset(task=...)` means."""
+
+    def find_task(self, given: Any) -> Any:
+        """The task that a caller named. Raises `InvalidAction` when there is none."""
 
 
 @runtime_checkable
@@ -200,6 +216,8 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
     name: str = "environment"
     requires_reset: bool = True
     """Whether a step before the first `reset` is refused."""
+    deterministic: bool | None = None
+    """What the environment says about playing an episode again."""
 
     @classmethod
     def of(
@@ -222,10 +240,11 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
         action = action or declared.action
         observation = observation or declared.observation
         if action is None or observation is None:
+            advice = f"write `class {_name_of(source)}(Environment[MyAction, MyObservation, MyState])`"
             raise ConfigurationError(
-                f"{_name_of(source)} does not say which action and observation classes it uses: "
-                "write `class MyEnvironment(Environment[MyAction, MyObservation, MyState])`, "
-                "or pass both classes"
+                f"{_name_of(source)} does not say which action and observation classes it uses: {advice}, "
+                "or pass both classes",
+                next_step=f"{advice}, with your own three classes",
             )
         return cls(
             action=action,
@@ -234,6 +253,7 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
             reset_observation=reset_observation,
             name=name or _name_of(source),
             requires_reset=bool(getattr(source, "REQUIRES_RESET", True)),
+            deterministic=getattr(source, "DETERMINISTIC", None),
         )
 
 

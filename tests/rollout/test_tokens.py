@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envtorch.rollout import ChatMessage, Completion, Ending, Prompt, Rollouts, Tokens, Trajectory
+from envtorch.rollout import (
+    ChatMessage,
+    Completion,
+    Ending,
+    Prompt,
+    Rollouts,
+    Task,
+    Tokens,
+    Trajectory,
+    TrajectoryGroup,
+    TurnRecord,
+)
 from tests.rollout.dials import LETTERS, DialEnv, Player, dials, lose, scattered
 from tests.support import Running
 
@@ -111,6 +122,35 @@ def test_the_prompt_is_what_stands_before_the_policys_first_token() -> None:
     assert tokens.mask == (0, 0, 0, 1, 1, 0)
     assert tokens.logprobs == (0.0, 0.0, 0.0, -0.5, -0.25, 0.0)
     assert Tokens().given([1, 2]).prompt_length == 2
+
+
+def test_nothing_stands_behind_the_policys_last_token_of_trimmed_tokens() -> None:
+    tokens = Tokens().given([1]).said([2], [-0.5], 3).given([4]).said([5, 6], None, 7).given([8, 9])
+    assert tokens.trimmed() == Tokens().given([1]).said([2], [-0.5], 3).given([4]).said([5, 6], None, 7)
+    assert tokens.oldest_version == 3
+    assert Tokens().given([1, 2]).trimmed() == Tokens()
+    assert Tokens().given([1, 2]).oldest_version == 0
+
+
+def scored(*rewards: float | None) -> TrajectoryGroup:
+    task = Task({"seed": 1})
+    members = [
+        Trajectory(task, place, Ending.LOST)
+        if reward is None
+        else Trajectory(task, place, Ending.DONE, turns=(TurnRecord(reward, 0.0, 0.0),))
+        for place, reward in enumerate(rewards)
+    ]
+    return TrajectoryGroup(task, tuple(members))
+
+
+def test_a_lost_member_has_no_advantage_and_is_not_in_the_mean() -> None:
+    assert scored(1.0, None, 0.0, 0.5).advantages(scale=False) == (0.5, None, -0.5, 0.0)
+    assert scored(None, None).advantages() == (None, None)
+    assert scored(0.25, 0.25).advantages() == (0.0, 0.0)
+    first, lost, second = scored(1.0, None, 0.0).advantages()
+    assert lost is None
+    assert first == pytest.approx(1.0, abs=1e-3)
+    assert second == pytest.approx(-1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(

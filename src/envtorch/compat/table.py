@@ -93,6 +93,11 @@ TABLE: Final[dict[str, tuple[str, ...]]] = {
     "openenv.core.harness.environment": _HARNESS_ENVIRONMENT,
     "openenv.core.harness.tools": _HARNESS_ENVIRONMENT,
     "openenv.core.harness.rollout": ("envtorch.compat.harness", "envtorch.compat.harness.rollout"),
+    "openenv.core.harness.training": ("envtorch.compat.harness.training",),
+    "openenv.core.harness.capture": (),
+    "openenv.core.harness.capture.upstream": (
+        "training_sampling=envtorch.compat.harness.training:training_sampling",
+    ),
     "openenv.core.harness.collect": (
         "envtorch.compat.harness.collect",
         "envtorch.compat.harness.publish",

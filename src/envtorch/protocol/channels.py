@@ -118,6 +118,8 @@ class ClientChannels:
         self.is_draining = False
         self.supports: set[str] = set()
         """What the server said about the session it opened last."""
+        self.is_deterministic: bool | None = None
+        """What the environment says of itself, where it does."""
         self.max_message_bytes: int | None = None
         """The largest message the server takes, where it said so."""
         self._wait_s = wait_s
@@ -269,7 +271,7 @@ class ClientChannels:
         else:
             frame = self.format.write(self._envelope(request, together[0], NO_CHANNEL, together[1]))
         try:
-            self.require_size(len(frame))
+            self.require_size(len(frame), len(request.channels))
         except MessageTooLarge:
             self._id, self._acknowledged = before
             raise
@@ -279,11 +281,19 @@ class ClientChannels:
         self._unsent.update(request.channels)
         return None
 
-    def require_size(self, size: int) -> None:
-        """Raise `MessageTooLarge` for a message that the server would not take."""
+    def require_size(self, size: int, sessions: int = 1) -> None:
+        """Raise `MessageTooLarge` for a message, to so many sessions, that the server would not take."""
         limit = self.max_message_bytes
-        if limit is not None and size > limit:
-            raise MessageTooLarge.of(size, limit, "the server's")
+        if limit is None or size <= limit:
+            return
+        error = MessageTooLarge.of(size, limit, "the server's")
+        if sessions > 1:
+            error = MessageTooLarge(
+                f"{error.message}: it is for {sessions} sessions together; send() to fewer at a time, "
+                "or set ENVTORCH_MAX_MESSAGE_BYTES on the server",
+                **error.details,
+            )
+        raise error
 
     def resend(self) -> bytes | None:
         """Every owed request that the current socket has not carried yet; None when there is none."""
@@ -473,6 +483,7 @@ class ClientChannels:
             channel.phase = ChannelPhase.HELD
             told: dict[str, Any] = self.format.read(bytes(answered.data))
             self.supports = set(told.get("supports", ()))
+            self.is_deterministic = told.get("deterministic")
             self.max_message_bytes = told.get("max_message_bytes", self.max_message_bytes)
             return
         error = self._error(answered)

@@ -193,6 +193,8 @@ def encode_observation(
         if truncated is not None:
             truncated = _truth("truncated", truncated)
         done = _truth("done", done) or terminated or truncated
+        if terminated is None and truncated is not None:
+            terminated = _truth("done", done) and not truncated
     return Encoded(
         format.name,
         encode(observation, format, exclude=_EXCLUDED),

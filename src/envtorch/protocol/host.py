@@ -14,14 +14,16 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from envtorch.batch_actions import Actions
-from envtorch.env import Environment, ToolProvider, ToolSteps
+from envtorch.env import Environment, TaskFinder, TaskProvider, ToolProvider, ToolSteps
 from envtorch.errors import (
     EnvironmentFailed,
     EnvTorchError,
     InternalError,
     InvalidAction,
+    NotAllowed,
     OutOfResources,
     ResetRequired,
+    TimedOut,
     Unsupported,
 )
 from envtorch.protocol import messages
@@ -42,6 +44,20 @@ logger = logging.getLogger(__name__)
 
 Simulation = messages.ResetMessage | messages.StepMessage | messages.StateMessage
 Replies = Generator[Any, Any, Reply]
+
+
+OF_ENVIRONMENTS = (
+    EnvironmentFailed,
+    InvalidAction,
+    NotAllowed,
+    OutOfResources,
+    ResetRequired,
+    TimedOut,
+    Unsupported,
+)
+"""Errors of ours that an author's code may raise, and that reach the caller as they are. The others say
+something about the server or the session, which an environment cannot know: `SessionLost`, raised by an
+environment that has lost a session of its own somewhere else, is its failure."""
 
 
 class CallResult(NamedTuple):
@@ -135,7 +151,8 @@ class EnvironmentHost:
     def reset(self, call: Call) -> Flow[Encoded]:
         """Begin an episode."""
         format = BY_NAME[call.format]
-        accepted = self._binding.reset.accepted(_keywords(call, format), strict=call.strict)
+        keywords = self._with_task(_keywords(call, format))
+        accepted = self._binding.reset.accepted(keywords, strict=call.strict)
         try:
             observation = yield self._reset(**accepted)
         except (Exception, SystemExit) as error:
@@ -144,6 +161,18 @@ class EnvironmentHost:
         encoded = encode_observation(observation, format, method="reset", expected=expected)
         self.has_begun = True
         return encoded
+
+    def _with_task(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options of `reset`, with the task itself where an environment with tasks was given an id."""
+        tasks = getattr(self.environment, "tasks", None) if "task" in keywords else None
+        if not isinstance(tasks, TaskFinder):
+            return keywords
+        try:
+            return {**keywords, "task": tasks.find_task(keywords["task"])}
+        except InvalidAction:
+            raise
+        except Exception as error:  # a file that cannot be read, say: what it was raised as does not travel
+            raise EnvironmentFailed(_words_of(error), exception=type(error).__name__) from error
 
     def state(self, call: Call) -> Flow[bytes]:
         """The state, as bytes."""
@@ -258,6 +287,9 @@ class EnvironmentHost:
         """The answer of one method of `TaskProvider`, or of the web page's methods, as JSON."""
         method, *arguments = read_arguments(call)
         function = getattr(self.environment, method, None)
+        tasks = getattr(self.environment, "tasks", None)
+        if function is None and isinstance(tasks, TaskProvider):
+            function = getattr(tasks, method, None)
         try:
             if function is None:
                 raise NotImplementedError
@@ -355,7 +387,9 @@ def answer_many(hosts: Sequence[EnvironmentHost], actions: Actions[Any]) -> Call
     try:
         return CallResult(step_many([host.environment for host in hosts], actions), None)
     except BaseException as error:
-        return CallResult(None, failure_of("step_many", error))
+        blame = blamed("step_many", error)
+        blame.__cause__ = None if blame is error else error
+        return CallResult(None, blame)
 
 
 def failure_of(operation: str, error: BaseException) -> EnvTorchError:
@@ -377,7 +411,7 @@ def failure_of(operation: str, error: BaseException) -> EnvTorchError:
 
 def blamed(doing: str, error: BaseException) -> EnvTorchError:
     """What an author's code raised, as the failure of the environment that it is."""
-    if isinstance(error, EnvTorchError):
+    if isinstance(error, OF_ENVIRONMENTS):
         return error
     if isinstance(error, MemoryError):
         return OutOfResources(f"{doing} ran out of memory")

@@ -1,6 +1,6 @@
 """Records the episodes of a server: one file per server process, one line per call.
 
-A `Recorder` gives each session a `Tape`, on which the session notes its calls and what came of them. Every
+A `Recorder` gives each session a `SessionRecorder`, which is told its calls and their results. Every
 door leads through the session, so every door is recorded, wherever the environment lives.
 """
 
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from envtorch.errors import ConfigurationError, RecordingFailed
+from envtorch.extras import install_command
 from envtorch.recording.format import Fork, Header, Lost, write_line
 from envtorch.recording.redaction import Redactor
-from envtorch.recording.tape import Tape
+from envtorch.recording.session_recorder import SessionRecorder
 from envtorch.recording.writer import BACKLOG_BYTES, LineWriter, Render
 
 __all__ = ["Recorder", "versions_of"]
@@ -66,24 +67,24 @@ class Recorder:
         """The file; None while there was nothing to write."""
         return self._writer.path if self._writer is not None else None
 
-    def follow(self, copy_of: Tape | None = None) -> Tape:
-        """The tape of a new session. A fork's episode begins where its parent's stands."""
-        tape = Tape(self, next(self._sessions))
+    def follow(self, copy_of: SessionRecorder | None = None) -> SessionRecorder:
+        """The recorder of a new session. A fork's episode begins where its parent's stands."""
+        recorder = SessionRecorder(self, next(self._sessions))
         if copy_of is not None and copy_of.episode is not None:
-            self._note_fork(tape, copy_of, copy_of.episode)
-        return tape
+            self._note_fork(recorder, copy_of, copy_of.episode)
+        return recorder
 
-    def _note_fork(self, tape: Tape, parent: Tape, parent_episode: int) -> None:
-        tape.episode, tape.step = self.next_episode(), parent.step
+    def _note_fork(self, recorder: SessionRecorder, parent: SessionRecorder, parent_episode: int) -> None:
+        recorder.episode, recorder.step = self.next_episode(), parent.step
         fork = Fork(
-            session=tape.session,
-            episode=tape.episode,
+            session=recorder.session,
+            episode=recorder.episode,
             parent_session=parent.session,
             parent_episode=parent_episode,
             parent_step=parent.step,
             at=round(time.time(), 6),
         )
-        self.put(tape.episode, 200, lambda: write_line(fork))
+        self.put(recorder.episode, 200, lambda: write_line(fork))
 
     def next_episode(self) -> int:
         return next(self._episodes)
@@ -146,7 +147,7 @@ class Recorder:
         if not writer.path.exists():  # the disk refused even the first line
             return
         if find_spec("pyarrow") is None:
-            logger.info("%s: install envtorch[record] to have Parquet beside it", writer.path)
+            logger.info("%s: to have Parquet beside it: %s", writer.path, install_command("record"))
             return
         from envtorch.recording.parquet import export
 

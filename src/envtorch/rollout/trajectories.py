@@ -3,6 +3,7 @@
 import enum
 import hashlib
 import json
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -110,6 +111,20 @@ class Tokens:
         """Without the first `count` tokens."""
         return Tokens(self.ids[count:], self.mask[count:], self.logprobs[count:], self.versions[count:])
 
+    def trimmed(self) -> "Tokens":
+        """Without what follows the policy's last token: there is nothing in it to learn from."""
+        end = len(self.mask)
+        while end > 0 and not self.mask[end - 1]:
+            end -= 1
+        return Tokens(self.ids[:end], self.mask[:end], self.logprobs[:end], self.versions[:end])
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest weights that produced a token; 0 when the policy has produced none."""
+        return min(
+            (version for version, said in zip(self.versions, self.mask, strict=True) if said), default=0
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
@@ -160,6 +175,18 @@ class TrajectoryGroup(Sequence[Trajectory]):
     @property
     def rewards(self) -> tuple[float | None, ...]:
         return tuple(member.reward for member in self.members)
+
+    def advantages(self, *, scale: bool = True) -> tuple[float | None, ...]:
+        """Each reward minus the mean of those that are scored, divided by their deviation if `scale`.
+
+        None for a member without a reward: it is left out of the mean, and not trained on.
+        """
+        scored = [reward for reward in self.rewards if reward is not None]
+        if not scored:
+            return self.rewards
+        mean = statistics.fmean(scored)
+        unit = statistics.pstdev(scored) + 1e-4 if scale else 1.0
+        return tuple(None if reward is None else (reward - mean) / unit for reward in self.rewards)
 
     def __len__(self) -> int:
         return len(self.members)

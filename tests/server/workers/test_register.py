@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.errors import CapacityReached
-from envtorch.server.sessions.remote_sessions import LivesElsewhere
+from envtorch.server.sessions.remote_sessions import HeldByPeer
 from envtorch.server.sessions.slots import Names
 from envtorch.server.workers.session_register import REMEMBERED, Register
 
@@ -35,7 +35,7 @@ def test_a_token_is_one_workers() -> None:
     async def main() -> None:
         register = Register(2)
         await register.take(0, Names.new("the-token"), 0)
-        with pytest.raises(LivesElsewhere) as elsewhere:
+        with pytest.raises(HeldByPeer) as elsewhere:
             await register.take(1, Names.new("the-token"), 0)
         assert elsewhere.value.worker == 0
         assert register.slots.taken == 1
@@ -105,7 +105,7 @@ def test_slots_and_entries_never_part(acts: list[tuple[str, int, int]]) -> None:
                 names = Names.new(token)
                 try:
                     await register.take(worker, names, 0)
-                except LivesElsewhere as elsewhere:
+                except HeldByPeer as elsewhere:
                     assert live[token][0] == elsewhere.worker != worker
                 except CapacityReached:
                     assert len(live) == 4

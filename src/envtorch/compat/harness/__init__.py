@@ -15,6 +15,7 @@ from envtorch.compat.harness.sessions import (
     StepEnvSessionAdapter,
     TrainableSession,
 )
+from envtorch.compat.harness.training import TrainingTrace, TrainingTurn
 from envtorch.compat.harness.turns import (
     AgenticHarnessAdapter,
     HarnessClientMessage,
@@ -77,6 +78,8 @@ __all__ = [
     "ToolTraceEntry",
     "TraceEntry",
     "TrainableSession",
+    "TrainingTrace",
+    "TrainingTurn",
     "VerifyResult",
     "build_harness_rollout_func",
     "events_to_metadata",

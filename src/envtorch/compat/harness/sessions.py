@@ -2,8 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, runtime_checkable
 
+from typing_extensions import TypeVar
+
+from envtorch.compat.harness.training import TrainingTrace
 from envtorch.compat.harness.values import Message, ToolResult, TraceEntry, VerifyResult
 from envtorch.tools import RESERVED_TOOL_NAMES
 from envtorch.types import StepResult, Tool
@@ -38,27 +41,30 @@ class ResourceSession(ABC):
     def close(self) -> None: ...
 
 
-class ResourceSessionFactory(ABC):
+SessionT = TypeVar("SessionT", bound=ResourceSession, default=ResourceSession)
+
+
+class ResourceSessionFactory(ABC, Generic[SessionT]):
     """Opens sessions, one per task."""
 
     @abstractmethod
-    def create(
-        self, task: Any, seed: int | None = None, episode_id: str | None = None
-    ) -> ResourceSession: ...
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> SessionT: ...
 
 
 @runtime_checkable
 class LoopOwningSession(Protocol):
-    """A session whose agent runs by itself: there is nothing to do but wait."""
+    """A session whose agent runs by itself: it is waited for, and asked what the agent's model calls were."""
 
-    def run(self) -> Any: ...
+    def wait_for_completion(self, timeout_s: float | None = ...) -> int: ...
+    def fetch_proxy_trace(self) -> list[TraceEntry]: ...
 
 
 @runtime_checkable
 class TrainableSession(Protocol):
-    """A session that kept the tokens of its model calls."""
+    """A session whose agent runs by itself, and that has kept the tokens of its model calls."""
 
-    def trace(self) -> list[TraceEntry]: ...
+    def wait_for_completion(self, timeout_s: float | None = ...) -> int: ...
+    def fetch_training_trace(self) -> TrainingTrace: ...
 
 
 class StepEnvSessionAdapter(ResourceSession):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from envtorch.llm import LLMResponse
 from envtorch.types import Tool
@@ -71,14 +71,23 @@ class ModelStepResult:
     logprobs: list[float] = field(default_factory=list)
 
 
-@dataclass
-class TraceEntry:
-    """One call of a model, token by token, as it really went to the engine and came back."""
+class TraceEntry(TypedDict, total=False):
+    """One call of a model, as it went to the engine and came back. Every key may be missing."""
 
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    logprobs: list[float] = field(default_factory=list)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any]
+    """What was sent: `messages`, `tools`."""
+    response: dict[str, Any]
+    """What came back: `choices`."""
+    prompt_token_ids: list[int]
+    completion_token_ids: list[int]
+    completion_tokens: list[str]
+    """From an engine that tells no ids."""
+    per_token_logps: list[float]
+    loss_mask: list[int]
+    """1 for what is trained on; for prompt and completion together."""
+    reward: float | None
+    """What `verify` said; None when the rollout is not scored."""
+    metadata: dict[str, Any]
 
 
 ModelStep = Callable[[list[Message], list[Tool], dict[str, Any]], ModelStepResult]

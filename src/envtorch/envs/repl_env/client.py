@@ -37,6 +37,18 @@ class REPLOptions(GivenOptions, GivenRules, total=False):
     """Everything a client takes beside its address and its functions."""
 
 
+class REPLReset(TypedDict, total=False):
+    """What `reset` takes."""
+
+    context: str
+    task_prompt: str
+    max_iterations: int | None
+    seed: int | None
+    episode_id: str | None
+    hf_token: str | None
+    llm_model: str | None
+
+
 class REPLEnv(EnvClient[REPLAction, REPLObservation, REPLState], environment=ENVIRONMENT):
     """A session with the REPL environment: at `base_url`, or in this process when there is none.
 
@@ -93,20 +105,10 @@ class REPLEnv(EnvClient[REPLAction, REPLObservation, REPLState], environment=ENV
         return client
 
     def reset(  # type: ignore[override]  # it takes what this environment takes, and says so
-        self,
-        *,
-        context: str = "",
-        task_prompt: str = "",
-        max_iterations: int | None = None,
-        seed: int | None = None,
-        episode_id: str | None = None,
-        hf_token: str | None = None,
-        llm_model: str | None = None,
-        timeout_s: float | None = None,
+        self, *, timeout_s: float | None = None, **options: Unpack[REPLReset]
     ) -> Result:
         """Begin an episode. `hf_token` and `llm_model` hold for this one only, and are kept nowhere."""
-        options = _reset_options(locals(), self._rules)
-        return super().reset(timeout_s=timeout_s, **options)
+        return super().reset(timeout_s=timeout_s, **_with_rules(options, self._rules))
 
     def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
         """Run code: one step."""
@@ -170,20 +172,10 @@ class AsyncREPLEnv(AsyncEnvClient[REPLAction, REPLObservation, REPLState]):
         return cls(server.base_url, provider=server.owner, **rules, **server.client_options)
 
     async def reset(  # type: ignore[override]  # it takes what this environment takes, and says so
-        self,
-        *,
-        context: str = "",
-        task_prompt: str = "",
-        max_iterations: int | None = None,
-        seed: int | None = None,
-        episode_id: str | None = None,
-        hf_token: str | None = None,
-        llm_model: str | None = None,
-        timeout_s: float | None = None,
+        self, *, timeout_s: float | None = None, **options: Unpack[REPLReset]
     ) -> Result:
         """Begin an episode. `hf_token` and `llm_model` hold for this one only, and are kept nowhere."""
-        options = _reset_options(locals(), self._rules)
-        return await super().reset(timeout_s=timeout_s, **options)
+        return await super().reset(timeout_s=timeout_s, **_with_rules(options, self._rules))
 
     async def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
         """Run code: one step."""
@@ -226,11 +218,8 @@ def _source(
     return None
 
 
-_RESET = ("context", "task_prompt", "max_iterations", "seed", "episode_id", "hf_token", "llm_model")
-
-
-def _reset_options(given: Mapping[str, Any], rules: Mapping[str, Any]) -> dict[str, Any]:
-    options = {name: given[name] for name in _RESET if given[name] not in (None, "")}
+def _with_rules(given: Mapping[str, Any], rules: Mapping[str, Any]) -> dict[str, Any]:
+    options = {name: value for name, value in given.items() if value not in (None, "")}
     return {**options, "rules": dict(rules)} if rules else options
 
 

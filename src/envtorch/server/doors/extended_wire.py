@@ -44,7 +44,7 @@ from envtorch.protocol.wire import Reply
 from envtorch.server.doors.mcp_rpc import OwnCall, RpcDoor
 from envtorch.server.sessions.batch_steps import Share, StepsTogether
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.remote_sessions import LivesElsewhere
+from envtorch.server.sessions.remote_sessions import HeldByPeer
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.connection import Backlog, Line
 from envtorch.settings import ServerMode
@@ -85,7 +85,7 @@ class ExtendedConversation:
         self._rpc = rpc
         self._mode = mode
         self._channels: dict[int, Session] = {}
-        self._far = sessions.neighbours.channels(format, self._send, self._far_lost)
+        self._far = sessions.peers.channels(format, self._send, self._far_lost)
         self._outbox: list[Message] = []
         self._batches: dict[int, list[tuple[int, Encoded]]] = {}
         self._will_flush = self._is_over = False
@@ -294,7 +294,7 @@ class ExtendedConversation:
     async def _control(self, message: Message, control: Control) -> None:
         try:
             reply = await control(message)
-        except LivesElsewhere as found:
+        except HeldByPeer as found:
             reply = await self._take_up_elsewhere(found.worker, message)
         except EnvTorchError as error:
             reply = error_reply(error, self._format)
@@ -311,7 +311,7 @@ class ExtendedConversation:
         asked = control_data(message, Attach, self._format)
         worker = await self._sessions.elsewhere(asked.token)
         if worker is not None:
-            raise LivesElsewhere(worker)
+            raise HeldByPeer(worker)
         session = self._sessions.by_token(asked.token)
         if session is None or not session.is_usable:
             raise SessionLost("the session is gone: its grace period is over, or the server was restarted")
@@ -341,6 +341,8 @@ class ExtendedConversation:
             "supports": self._supported(session),
             "max_message_bytes": self._max_bytes,
         }
+        if self._sessions.is_deterministic is not None:
+            told["deterministic"] = self._sessions.is_deterministic
         return Reply("session", self._format.write(told), self._format)
 
     def _supported(self, session: Session) -> list[str]:

@@ -87,7 +87,7 @@ class RpcDoor:
             id = request.id
             worker = await self._elsewhere(request, own)
             if worker is not None:
-                return await self._sessions.neighbours.rpc(worker, text)
+                return await self._sessions.peers.rpc(worker, text)
             return success(id, await self._handler(request)(request.params, own))
         except RpcError as error:
             return failure(id, error)

@@ -51,7 +51,7 @@ class SocketDoor:
         try:
             worker = await self._sessions.elsewhere(session_id) if session_id is not None else None
             if session_id is not None and worker is not None:
-                await self._sessions.neighbours.tunnel(worker, session_id, line)
+                await self._sessions.peers.tunnel(worker, session_id, line)
                 return
             session = await self._find(session_id)
         except EnvTorchError as error:

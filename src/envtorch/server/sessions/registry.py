@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import (
+    ConfigurationError,
     Draining,
     EnvTorchError,
     FactoryFailed,
     InvalidAction,
+    MissingExtra,
     SessionLost,
     Unsupported,
 )
@@ -24,7 +26,7 @@ from envtorch.server.runners.loop_runner import LoopRunner
 from envtorch.server.runners.runner import Runner
 from envtorch.server.runners.thread_runner import ThreadStock
 from envtorch.server.sessions.environment_factory import Factory
-from envtorch.server.sessions.remote_sessions import Alone, Neighbours
+from envtorch.server.sessions.remote_sessions import NoPeers, Peers
 from envtorch.server.sessions.session import Session, outcome_of
 from envtorch.server.sessions.slots import Names, Room, Slots
 from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused
@@ -71,7 +73,7 @@ class Sessions:
         self.config = config
         self.meter = Meter()
         self.slots: Room
-        self.neighbours: Neighbours = Alone()
+        self.peers: Peers = NoPeers()
         """The other processes of this server, where a session may live that is not found here."""
         self.draining = False
         self.span: Span = no_span
@@ -123,6 +125,11 @@ class Sessions:
         return self.builds.hanging + sum(session.is_stuck for session in self._live.values())
 
     @property
+    def is_deterministic(self) -> bool | None:
+        """What the environment's author says about playing an episode again."""
+        return self._codec.spec.deterministic
+
+    @property
     def stop_timeout_s(self) -> float:
         return self.config.stop_timeout
 
@@ -155,7 +162,7 @@ class Sessions:
         """The worker that holds the session of this id or token; None when it is here, or nowhere."""
         if name in self._live or name in self._by_token:
             return None
-        return await self.neighbours.owner(name)
+        return await self.peers.owner(name)
 
     # Asking about the environment.
 
@@ -321,12 +328,7 @@ class Sessions:
         except EnvTorchError:
             raise
         except Exception as error:
-            logger.exception("environment factory %s failed", self.factory.name)
-            raise FactoryFailed(
-                f"Environment factory '{self.factory.name}' failed to create instance.",
-                factory_name=self.factory.name,
-                reason=str(error) or repr(error),
-            ) from error
+            raise self._not_made(error) from error
 
     async def _build_here(self) -> Runner:
         if self._need_threads:
@@ -339,9 +341,22 @@ class Sessions:
         return runner
 
     def _make(self) -> EnvironmentHost:
-        environment = self.factory.make()
+        try:
+            environment = self.factory.make()
+        except (ConfigurationError, FactoryFailed, MissingExtra):
+            raise
+        except EnvTorchError as error:  # raised by the author's code, it says nothing about this server
+            raise self._not_made(error) from error
         self.factory.require_concurrency(type(environment), self.capacity)
         return EnvironmentHost(environment, self._codec)
+
+    def _not_made(self, error: Exception) -> FactoryFailed:
+        logger.error("environment factory %s failed", self.factory.name, exc_info=error)
+        return FactoryFailed(
+            f"Environment factory '{self.factory.name}' failed to create instance.",
+            factory_name=self.factory.name,
+            reason=str(error) or repr(error),
+        )
 
     # The session of callers who never say who they are.
 

@@ -1,6 +1,6 @@
 """Sessions that live in another process of the same server, as the doors see them.
 
-A server of one process is `Alone`: nothing lives elsewhere. With `--workers N` the neighbours are those of
+A server of one process has `NoPeers`. With `--workers N` the peers are those of
 `envtorch.server.workers`.
 """
 
@@ -12,10 +12,10 @@ from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Reply
 from envtorch.server.transport.connection import Line
 
-__all__ = ["Alone", "FarChannels", "FarSession", "LivesElsewhere", "Neighbours"]
+__all__ = ["HeldByPeer", "NoPeers", "PeerChannels", "PeerSession", "Peers"]
 
 
-class LivesElsewhere(Exception):
+class HeldByPeer(Exception):
     """The session that was to be opened is another worker's already."""
 
     def __init__(self, worker: int) -> None:
@@ -23,17 +23,17 @@ class LivesElsewhere(Exception):
         self.worker = worker
 
 
-class FarSession(Protocol):
-    """A session of another worker that a socket here has taken up."""
+class PeerSession(Protocol):
+    """A session of another worker that a socket of this worker is attached to."""
 
     def forward(self, message: Message) -> None:
         """Pass a request on; its reply is sent when it comes."""
 
 
-class FarChannels(Protocol):
-    """The channels of one socket whose sessions live elsewhere."""
+class PeerChannels(Protocol):
+    """The channels of one socket whose sessions belong to other workers."""
 
-    held: dict[int, FarSession]
+    held: dict[int, PeerSession]
 
     async def take_up(self, worker: int, message: Message) -> Reply:
         """Pass on a `session` or `attach`; if it succeeds, its channel is held from then on."""
@@ -42,7 +42,7 @@ class FarChannels(Protocol):
         """The socket is gone: let the sessions go."""
 
 
-class Neighbours(Protocol):
+class Peers(Protocol):
     """The other workers of this server."""
 
     async def owner(self, name: str) -> int | None:
@@ -50,7 +50,7 @@ class Neighbours(Protocol):
 
     def channels(
         self, format: Format, send: Callable[[Message], None], lost: Callable[[], None]
-    ) -> FarChannels:
+    ) -> PeerChannels:
         """Room for channels of one socket. `lost` is called when other sockets have taken sessions over."""
         ...
 
@@ -64,28 +64,28 @@ class Neighbours(Protocol):
 
 class _NoChannels:
     def __init__(self) -> None:
-        self.held: dict[int, FarSession] = {}
+        self.held: dict[int, PeerSession] = {}
 
     async def take_up(self, worker: int, message: Message) -> Reply:
-        raise LivesElsewhere(worker)
+        raise HeldByPeer(worker)
 
     def close(self) -> None:
         pass
 
 
-class Alone:
-    """The neighbours of a server that has none."""
+class NoPeers:
+    """A server of one process: no session belongs to another."""
 
     async def owner(self, name: str) -> int | None:
         return None
 
     def channels(
         self, format: Format, send: Callable[[Message], None], lost: Callable[[], None]
-    ) -> FarChannels:
+    ) -> PeerChannels:
         return _NoChannels()
 
     async def rpc(self, worker: int, text: str | bytes) -> bytes:
-        raise LivesElsewhere(worker)
+        raise HeldByPeer(worker)
 
     async def tunnel(self, worker: int, session_id: str, line: Line) -> None:
-        raise LivesElsewhere(worker)
+        raise HeldByPeer(worker)

@@ -28,7 +28,7 @@ from envtorch.server.telemetry.tracing import no_span
 from envtorch.types import SessionInfo
 
 if TYPE_CHECKING:
-    from envtorch.recording.tape import Tape  # only a server that records loads it
+    from envtorch.recording.session_recorder import SessionRecorder  # only a server that records loads it
 
 __all__ = ["Session", "outcome_of"]
 
@@ -90,9 +90,9 @@ class Session:
         """Whether a call does not return that nobody waits for any more. The session's slot stays taken."""
         self._context = context
         self._clock = context.meter.clock
-        self._tape: Tape | None = None
+        self._recorder: SessionRecorder | None = None
         if context.recorder is not None:
-            self._tape = context.recorder.follow(copy_of._tape if copy_of is not None else None)
+            self._recorder = context.recorder.follow(copy_of._recorder if copy_of is not None else None)
         self._rest = advance(SessionPhase.STARTING, Event.OPENED)
         """The phase, were no call running."""
         self._running: CallOutcome | None = None
@@ -163,7 +163,7 @@ class Session:
                 return known
         if self._gone is not None or self._context.draining:
             return CallOutcome.refused(call, self._refusal())
-        if self._tape is not None and (refusal := self._tape.refusal(call)) is not None:
+        if self._recorder is not None and (refusal := self._recorder.refusal(call)) is not None:
             return CallOutcome.refused(call, refusal)
         outcome = CallOutcome(call, id)
         if id is not None:
@@ -226,8 +226,8 @@ class Session:
     def _start(self, outcome: CallOutcome) -> None:
         self._running = outcome
         outcome.began = self._clock()
-        if self._tape is not None:
-            self._tape.begin()
+        if self._recorder is not None:
+            self._recorder.begin()
         if self._expiry is not None and not self._was_dropped:
             self._watch_lease()
         self.runner.start(outcome.call, self._answered)
@@ -263,9 +263,9 @@ class Session:
         if error is None and operation in STEPPING:
             self.steps += 1
         self._context.meter.ended(operation, now - outcome.began, outcome.error or error)
-        if self._tape is not None:
+        if self._recorder is not None:
             gave_up = outcome.is_settled and error is not None
-            self._tape.note(outcome.call, None if gave_up else error or result)
+            self._recorder.note(outcome.call, None if gave_up else error or result)
         if isinstance(error, EnvironmentFailed) and not outcome.is_settled:
             self._report(error, outcome.id)
 
@@ -294,7 +294,7 @@ class Session:
             and self._running is None
             and self._gone is None
             and id > self.ledger.newest
-            and self._tape is None
+            and self._recorder is None
             and not self._context.draining
         )
 

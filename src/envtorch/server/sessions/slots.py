@@ -39,7 +39,7 @@ class Room(Protocol):
     def is_full(self) -> bool: ...
 
     async def take(self, wait_s: float = 0.0, names: Names | None = None) -> None:
-        """Take a slot for the session of these names. Raises `CapacityReached`, and `LivesElsewhere`."""
+        """Take a slot for the session of these names. Raises `CapacityReached`, and `HeldByPeer`."""
 
     async def take_together(self, names: Sequence[Names]) -> None:
         """Take a slot for each, or none. Raises `CapacityReached`."""

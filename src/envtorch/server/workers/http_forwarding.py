@@ -23,7 +23,7 @@ from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.doors.websocket import SocketDoor
 from envtorch.server.transport.connection import accept
 from envtorch.server.workers.merged_metrics import gather
-from envtorch.server.workers.peers import RPC_PATH, SECRET_HEADER, SOCKET_PATH, WorkerNeighbours
+from envtorch.server.workers.peers import RPC_PATH, SECRET_HEADER, SOCKET_PATH, WorkerPeers
 
 __all__ = ["Relay"]
 
@@ -50,11 +50,11 @@ class ClientLeft(Exception):
 class Relay:
     """Around the application of one worker."""
 
-    def __init__(self, app: ASGIApp, server: HTTPEnvServer, neighbours: WorkerNeighbours) -> None:
+    def __init__(self, app: ASGIApp, server: HTTPEnvServer, peers: WorkerPeers) -> None:
         self._app = app
         self._sessions = server.sessions
         self._max_bytes = server.max_message_bytes
-        self._neighbours = neighbours
+        self._peers = peers
         self._rpc = RpcDoor(server.sessions)
         self._door = SocketDoor(server.sessions, self._rpc, server.mode, server.max_message_bytes)
 
@@ -70,13 +70,13 @@ class Relay:
         elif scope["type"] == "websocket":
             await self._app(scope, receive, send)
         elif scope["path"].endswith("/metrics"):
-            await gather(self._app, self._neighbours, scope, receive, send)
+            await gather(self._app, self._peers, scope, receive, send)
         else:
             await self._route(scope, headers, receive, send)
 
     def _is_neighbour(self, headers: Headers) -> bool:
         shown = headers.get(SECRET_HEADER)
-        return shown is not None and hmac.compare_digest(shown.encode(), self._neighbours.secret.encode())
+        return shown is not None and hmac.compare_digest(shown.encode(), self._peers.secret.encode())
 
     async def _internal(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == SOCKET_PATH and scope["type"] == "websocket":
@@ -99,7 +99,7 @@ class Relay:
         await self._app(scope, receive, send)
 
     def _is_pinned_elsewhere(self, path: str) -> bool:
-        return self._neighbours.worker != 0 and any(
+        return self._peers.worker != 0 and any(
             path == pinned or path.startswith(pinned + "/") for pinned in PINNED
         )
 
@@ -109,7 +109,7 @@ class Relay:
         try:
             url = websocket.url
             target = f"{url.path}?{url.query}" if url.query else url.path
-            await self._neighbours.first(target, shown, lambda: accept(websocket, max_bytes=self._max_bytes))
+            await self._peers.first(target, shown, lambda: accept(websocket, max_bytes=self._max_bytes))
         except (EnvTorchError, OSError, TimeoutError):
             await websocket.close(1008)
 
@@ -148,7 +148,7 @@ class Relay:
             target += b"?" + scope["query_string"]
         headers = [(name, value) for name, value in scope["headers"] if name not in ONE_HOP]
         method = scope["method"].encode()
-        async with self._neighbours.request(worker, method, target, headers, body) as response:
+        async with self._peers.request(worker, method, target, headers, body) as response:
             kept = [(n, v) for n, v in response.headers if n.lower() not in ONE_HOP | OWN]
             await send({"type": "http.response.start", "status": response.status, "headers": kept})
             async for chunk in response.aiter_stream():

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from envtorch.errors import EnvTorchError
-from envtorch.server.workers.peers import SECRET_HEADER, WorkerNeighbours
+from envtorch.server.workers.peers import SECRET_HEADER, WorkerPeers
 
 __all__ = ["gather", "merge"]
 
@@ -25,9 +25,7 @@ PATIENCE_S = 2.0
 """How long a worker may take to tell its numbers."""
 
 
-async def gather(
-    app: ASGIApp, neighbours: WorkerNeighbours, scope: Scope, receive: Receive, send: Send
-) -> None:
+async def gather(app: ASGIApp, peers: WorkerPeers, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with what this worker's application answers, and with the same of the others."""
     messages: list[Message] = []
 
@@ -40,9 +38,9 @@ async def gather(
         for message in messages:
             await send(message)
         return
-    texts = {neighbours.worker: b"".join(message.get("body", b"") for message in bodies)}
-    others = neighbours.others()
-    found = await asyncio.gather(*(_numbers(neighbours, worker, scope) for worker in others))
+    texts = {peers.worker: b"".join(message.get("body", b"") for message in bodies)}
+    others = peers.others()
+    found = await asyncio.gather(*(_numbers(peers, worker, scope) for worker in others))
     texts.update({worker: text for worker, text in zip(others, found, strict=True) if text is not None})
     body = merge({worker: text.decode() for worker, text in texts.items()})
     headers = [(name, value) for name, value in start["headers"] if name != b"content-length"]
@@ -51,14 +49,14 @@ async def gather(
     await send({"type": "http.response.body", "body": body})
 
 
-async def _numbers(neighbours: WorkerNeighbours, worker: int, scope: Scope) -> bytes | None:
+async def _numbers(peers: WorkerPeers, worker: int, scope: Scope) -> bytes | None:
     """The numbers of another worker; None when it does not tell them: it may be starting."""
     known = [(n, v) for n, v in scope["headers"] if n in (b"authorization", b"host")]
-    secret = (SECRET_HEADER.encode(), neighbours.secret.encode())
+    secret = (SECRET_HEADER.encode(), peers.secret.encode())
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
-            neighbours.request(worker, b"GET", scope["path"].encode(), [*known, secret]) as response,
+            peers.request(worker, b"GET", scope["path"].encode(), [*known, secret]) as response,
         ):
             return await response.aread() if response.status == 200 else None
     except (EnvTorchError, TimeoutError):

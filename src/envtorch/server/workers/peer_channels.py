@@ -19,7 +19,7 @@ from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Reply
 from envtorch.server.doors.extended_wire import TAKEN_OVER
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.remote_sessions import FarSession
+from envtorch.server.sessions.remote_sessions import PeerSession
 
 __all__ = ["Channels"]
 
@@ -130,7 +130,7 @@ class PeerLink:
 
 
 class Channels:
-    """The channels of one socket, by the neighbours that hold their sessions."""
+    """The channels of one socket, by the peers that hold their sessions."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Channels:
         send: Receiver,
         lost: Callable[[], None],
     ) -> None:
-        self.held: dict[int, FarSession] = {}
+        self.held: dict[int, PeerSession] = {}
         self._format = format
         self._sessions = sessions
         self._dial = dial

@@ -14,7 +14,7 @@ from envtorch.errors import Draining, EnvTorchError, SessionLost
 from envtorch.protocol.extended import FORMATS, Message
 from envtorch.protocol.formats import Format
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.remote_sessions import FarChannels
+from envtorch.server.sessions.remote_sessions import PeerChannels
 from envtorch.server.transport.connection import Line
 from envtorch.server.workers.frame_forwarding import SocketTunnel
 from envtorch.server.workers.peer_channels import Channels
@@ -23,7 +23,7 @@ from envtorch.server.workers.shared_counters import Page
 from envtorch.server.workers.shared_slots import SharedSlots
 from envtorch.server.workers.worker_messages import WorkerPlan
 
-__all__ = ["RPC_PATH", "SECRET_HEADER", "SOCKET_PATH", "WorkerNeighbours"]
+__all__ = ["RPC_PATH", "SECRET_HEADER", "SOCKET_PATH", "WorkerPeers"]
 
 SECRET_HEADER = "EnvTorch-Worker"  # noqa: S105 - a header's name
 """Shown by workers to each other. What carries it was let in at the door where it arrived."""
@@ -37,7 +37,7 @@ DIAL_S = 30.0
 Header = tuple[bytes, bytes]
 
 
-class WorkerNeighbours:
+class WorkerPeers:
     """Finds sessions of other workers, and talks to them."""
 
     def __init__(self, plan: WorkerPlan, page: Page, slots: SharedSlots, sessions: Sessions) -> None:
@@ -66,7 +66,7 @@ class WorkerNeighbours:
 
     def channels(
         self, format: Format, send: Callable[[Message], None], lost: Callable[[], None]
-    ) -> FarChannels:
+    ) -> PeerChannels:
         subprotocol = next(name for name, known in FORMATS.items() if known is format)
 
         async def dial(worker: int) -> ClientConnection:

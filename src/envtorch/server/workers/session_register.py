@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from envtorch.server.sessions.remote_sessions import LivesElsewhere
+from envtorch.server.sessions.remote_sessions import HeldByPeer
 from envtorch.server.sessions.slots import Names, Slots
 
 __all__ = ["Register"]
@@ -36,10 +36,10 @@ class Register:
         return self._held[worker]
 
     async def take(self, worker: int, names: Names, wait_s: float) -> None:
-        """A slot for a session of this worker. Raises `LivesElsewhere` when its token is another's."""
+        """A slot for a session of this worker. Raises `HeldByPeer` when its token is another's."""
         known = self._entries.get(names.token)
         if known is not None and known.worker != worker:
-            raise LivesElsewhere(known.worker)
+            raise HeldByPeer(known.worker)
         entry = self._enter(worker, names)  # before the wait: whoever asks again must find who waits
         try:
             await self.slots.take(wait_s)

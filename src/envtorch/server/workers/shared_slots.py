@@ -8,16 +8,16 @@ import socket
 from collections.abc import Sequence
 
 from envtorch.errors import CapacityReached, Draining, SessionLost
-from envtorch.server.sessions.remote_sessions import LivesElsewhere
+from envtorch.server.sessions.remote_sessions import HeldByPeer
 from envtorch.server.sessions.slots import Names
 from envtorch.server.workers.shared_counters import Page
 from envtorch.server.workers.worker_messages import (
-    Elsewhere,
     Find,
     Found,
     Free,
     Full,
     Granted,
+    HeldElsewhere,
     MessageLine,
     Take,
     TakeTogether,
@@ -29,7 +29,7 @@ __all__ = ["SharedSlots"]
 
 logger = logging.getLogger(__name__)
 
-Answer = Granted | Full | Elsewhere | Found
+Answer = Granted | Full | HeldElsewhere | Found
 
 
 class SharedSlots:
@@ -111,7 +111,7 @@ class SharedSlots:
 
     async def _read(self, line: MessageLine) -> None:
         async for note in line.notes():
-            assert isinstance(note, Granted | Full | Elsewhere | Found), note
+            assert isinstance(note, Granted | Full | HeldElsewhere | Found), note
             answer = self._asked.get(note.call)
             if answer is not None and not answer.done():
                 answer.set_result(note)
@@ -123,5 +123,5 @@ def _require_granted(answer: Answer) -> None:
     match answer:
         case Full(taken=taken, capacity=capacity):
             raise CapacityReached.of(taken, capacity)
-        case Elsewhere(worker=worker):
-            raise LivesElsewhere(worker)
+        case HeldElsewhere(worker=worker):
+            raise HeldByPeer(worker)

@@ -1,4 +1,4 @@
-"""One worker: the whole server, with the sessions of its neighbours within reach."""
+"""One worker: the whole server, with the sessions of its peers within reach."""
 
 import asyncio
 import importlib
@@ -19,7 +19,7 @@ from envtorch.server.security.gate import AccessGate
 from envtorch.server.security.keys import Keys
 from envtorch.server.serve import DrainingServer, spare_the_collector, uvicorn_config
 from envtorch.server.workers.http_forwarding import Relay
-from envtorch.server.workers.peers import WorkerNeighbours
+from envtorch.server.workers.peers import WorkerPeers
 from envtorch.server.workers.shared_counters import Page
 from envtorch.server.workers.shared_slots import SharedSlots
 from envtorch.server.workers.worker_messages import (
@@ -44,7 +44,7 @@ def main(line: int, hatch: int, private: int, page: int) -> None:
     plan = receive_plan(to_master)
     _end_with(plan.master)
     try:
-        hands = Hands(to_master, socket.socket(fileno=hatch), Page(page, plan.worker + 1))
+        hands = WorkerResources(to_master, socket.socket(fileno=hatch), Page(page, plan.worker + 1))
         worker = assemble(_load(plan), plan, hands)
     except EnvTorchError as error:
         asyncio.run(_say(to_master, WorkerUnfit.of(error)))
@@ -113,7 +113,7 @@ def _env_servers(app: Any) -> Iterator[HTTPEnvServer]:
             yield from _env_servers(route.app)
 
 
-class Hands:
+class WorkerResources:
     """What the master gave a worker to work with."""
 
     def __init__(self, line: socket.socket, hatch: socket.socket, page: Page) -> None:
@@ -122,7 +122,7 @@ class Hands:
         self.page = page
 
 
-def assemble(app: Any, plan: WorkerPlan, hands: Hands) -> "WorkerServer":
+def assemble(app: Any, plan: WorkerPlan, hands: WorkerResources) -> "WorkerServer":
     """The server of one worker around its application."""
     server = env_server(app)
     if server is not None:
@@ -137,10 +137,10 @@ def assemble(app: Any, plan: WorkerPlan, hands: Hands) -> "WorkerServer":
         app = AccessGate(app, keys=Keys(file=Path(plan.token_file)), has_page=has_page)
     slots = SharedSlots(plan.worker, server.sessions.capacity if server else 0, hands.page)
     if server is not None:
-        neighbours = WorkerNeighbours(plan, hands.page, slots, server.sessions)
+        peers = WorkerPeers(plan, hands.page, slots, server.sessions)
         server.sessions.slots = slots
-        server.sessions.neighbours = neighbours
-        app = Relay(app, server, neighbours)
+        server.sessions.peers = peers
+        app = Relay(app, server, peers)
     return WorkerServer(uvicorn_config(app, **plan.options), server, slots, plan, hands)
 
 
@@ -148,7 +148,12 @@ class WorkerServer(DrainingServer):
     """A server whose connections come from the master, already accepted."""
 
     def __init__(
-        self, config: Any, server: HTTPEnvServer | None, slots: SharedSlots, plan: WorkerPlan, hands: Hands
+        self,
+        config: Any,
+        server: HTTPEnvServer | None,
+        slots: SharedSlots,
+        plan: WorkerPlan,
+        hands: WorkerResources,
     ) -> None:
         sessions = server.sessions if server else None
         super().__init__(config, sessions, drain_s=plan.drain_s, on_ready=lambda: None)
@@ -173,9 +178,12 @@ class WorkerServer(DrainingServer):
         self._numbers.connections = len(self.server_state.connections)
         return await super().on_tick(counter)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
+    async def take_no_more(self) -> None:
+        """Have the master give connections to others. Those under way are cut: their clients come back."""
         asyncio.get_running_loop().remove_reader(self._hatch)
+        self._hatch.close()
+        if self._adopting:
+            await asyncio.wait(self._adopting)
 
     def _take(self) -> None:
         """Take what the master hands over."""

@@ -11,12 +11,12 @@ from envtorch.errors import EnvTorchError
 from envtorch.server.sessions.slots import Names
 
 __all__ = [
-    "Elsewhere",
     "Find",
     "Found",
     "Free",
     "Full",
     "Granted",
+    "HeldElsewhere",
     "MessageLine",
     "Note",
     "Take",
@@ -126,7 +126,7 @@ class Full(_Note, frozen=True):
     capacity: int
 
 
-class Elsewhere(_Note, frozen=True):
+class HeldElsewhere(_Note, frozen=True):
     """Another worker has a session of that token."""
 
     call: int
@@ -151,7 +151,7 @@ Note = (
     | Find
     | Granted
     | Full
-    | Elsewhere
+    | HeldElsewhere
     | Found
 )
 

@@ -8,17 +8,17 @@ from contextlib import suppress
 from typing import Any
 
 from envtorch.errors import CapacityReached, ConfigurationError, from_wire
-from envtorch.server.sessions.remote_sessions import LivesElsewhere
+from envtorch.server.sessions.remote_sessions import HeldByPeer
 from envtorch.server.sessions.slots import Names
 from envtorch.server.workers.session_register import Register
 from envtorch.server.workers.shared_counters import Page
 from envtorch.server.workers.worker_messages import (
-    Elsewhere,
     Find,
     Found,
     Free,
     Full,
     Granted,
+    HeldElsewhere,
     MessageLine,
     Note,
     Take,
@@ -193,8 +193,8 @@ class WorkerChild:
         except CapacityReached as full:
             details = full.details
             self._line.send(Full(call, details["active_sessions"], details["max_sessions"]))
-        except LivesElsewhere as found:
-            self._line.send(Elsewhere(call, found.worker))
+        except HeldByPeer as found:
+            self._line.send(HeldElsewhere(call, found.worker))
         else:
             self._page.taken = self._register.slots.taken
             self._line.send(Granted(call))

@@ -1,4 +1,4 @@
-"""The tape of one session: which episode it is in, and the lines that its calls become."""
+"""The recorder of one session: which episode it is in, and the lines that its calls become."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from envtorch.protocol.formats import BY_NAME, JSON, MSGPACK, Format
 from envtorch.recording.format import End, Fault, RecordedCall, Reset, Step, ToolCall, write_line
 from envtorch.recording.redaction import Redactor
 
-__all__ = ["Given", "Tape", "Timing"]
+__all__ = ["Given", "SessionRecorder", "Timing"]
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -50,8 +50,8 @@ class Given(msgspec.Struct, frozen=True):
 _NOTHING = Given(b"{}", JSON)
 
 
-class Roll(Protocol):
-    """Where tapes are kept."""
+class RecordingStore(Protocol):
+    """Writes the lines of all sessions to disk."""
 
     redactor: Redactor
 
@@ -60,11 +60,11 @@ class Roll(Protocol):
     def require_disk(self) -> None: ...
 
 
-class Tape:
+class SessionRecorder:
     """One session's part of a recording. Its calls come one at a time, so nothing is locked."""
 
-    def __init__(self, roll: Roll, session: int) -> None:
-        self._roll = roll
+    def __init__(self, store: RecordingStore, session: int) -> None:
+        self._store = store
         self.session = session
         self.episode: int | None = None
         self.step = 0
@@ -75,7 +75,7 @@ class Tape:
         if call.operation not in RECORDED:
             return None
         try:
-            self._roll.require_disk()
+            self._store.require_disk()
         except EnvTorchError as error:
             return error
         return None
@@ -105,7 +105,7 @@ class Tape:
         """An episode began, or failed to."""
         if self.episode is not None:
             self._end("reset")
-        self.episode, self.step = self._roll.next_episode(), 0
+        self.episode, self.step = self._store.next_episode(), 0
         common = self._common(timing, came, strict)
         self._put(Reset, common, came, options=options)
 
@@ -128,11 +128,11 @@ class Tape:
     def _end(self, reason: str) -> None:
         assert self.episode is not None
         line = End(episode=self.episode, at=round(time.time(), 6), reason=reason)
-        self._roll.put(self.episode, 100, lambda: write_line(line))
+        self._store.put(self.episode, 100, lambda: write_line(line))
 
     def _counted(self, timing: Timing, came: "Came", strict: bool) -> dict[str, Any]:
         if self.episode is None:  # some environments may be stepped without a reset
-            self.episode, self.step = self._roll.next_episode(), 0
+            self.episode, self.step = self._store.next_episode(), 0
         self.step += 1
         return self._common(timing, came, strict)
 
@@ -148,7 +148,7 @@ class Tape:
         }
 
     def _put(self, kind: type[RecordedCall], common: dict[str, Any], came: "Came", **given: Given) -> None:
-        redactor = self._roll.redactor
+        redactor = self._store.redactor
 
         def render() -> bytes:
             cleaned = {name: redactor.clean(value.read()) for name, value in given.items()}
@@ -157,7 +157,7 @@ class Tape:
             return write_line(kind(**common, **values, **_told(came), redacted=redacted))  # type: ignore[arg-type]
 
         size = sum(len(value.data) for value in given.values()) + _size(came)
-        self._roll.put(common["episode"], size, render)
+        self._store.put(common["episode"], size, render)
 
 
 class Aborted(Exception):

@@ -1,0 +1,1 @@
+"""Each trainer drives its adapter, installed for real, in a virtual environment of its own."""
