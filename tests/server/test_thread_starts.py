@@ -45,7 +45,7 @@ def test_threads_that_do_not_begin_keep_no_other_asleep() -> None:
     async def wake_all() -> None:
         starts = ThreadStarts()
         for worker in late:
-            worker.jobs.put(lambda: release.wait(PATIENCE_S))  # type: ignore[arg-type,return-value]
+            worker.jobs.put(lambda: release.wait(PATIENCE_S))  # type: ignore[arg-type]
             starts.wake(worker, begin_then(starts, lambda: None))
         starts.wake(other, begin_then(starts, begun.set))
         await until(begun)
