@@ -81,8 +81,9 @@ class DirectDispatch:
         found, routes = self._found.get(asked), self._of.router.routes
         if found is not None and found.place < len(routes) and routes[found.place] is found.route:
             return found.route
+        routed = {**scope, "router": self._of.router}
         for index, route in enumerate(routes):
-            if route.matches(scope)[0] is Match.FULL:
+            if route.matches(routed)[0] is Match.FULL:
                 if self._path_of(route) is None:
                     return None
                 self._found[asked] = FoundRoute(index, route)
