@@ -40,7 +40,9 @@ def evaluate(
     ] = None,
     temperature: Annotated[float, typer.Option(rich_help_panel=MODEL, help="Of sampling.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(help="Of one completion.", rich_help_panel=MODEL)] = 1024,
-    stream: Annotated[bool, typer.Option(help="Have completions streamed.", rich_help_panel=MODEL)] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Have completions streamed.", rich_help_panel=MODEL)
+    ] = False,
     requests_per_s: Annotated[
         float | None, typer.Option(help="The most requests in a second.", rich_help_panel=MODEL)
     ] = None,
