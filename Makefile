@@ -13,7 +13,7 @@ SEPARATE := not compat and not kubernetes and not attacks and not browser and no
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: test-train demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-rollouts bench-flame
+.PHONY: test-train demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -142,6 +142,7 @@ bench-quick: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## steps, CPU per step and r
 bench-scaling: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## up to 16,384 sessions at once: OpenEnv's experiment
 	$(BIN)/python -m bench --only scaling together --rounds 1
 
+.PHONY: bench-rollouts
 bench-rollouts: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## rollouts beside a serial loop and OpenEnv's harness; then 1,000 coding rollouts
 	$(BIN)/python -m bench.rollouts
 	$(BIN)/python -m bench.rollouts --coding 1000
