@@ -200,7 +200,7 @@ class McpDoor:
 
 def _initialises(value: Any) -> bool:
     """Whether an MCP client introduces itself, rightly or not; OpenEnv's dialect has no such method."""
-    return isinstance(value, dict) and value.get("method") == "initialize" and value.get("params") is not None
+    return isinstance(value, dict) and value.get("method") == "initialize"
 
 
 def _unsupported(revision: str) -> RpcError:
