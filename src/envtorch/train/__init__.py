@@ -4,9 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envtorch.train.gymnasium_envs import GymnasiumEnv as GymnasiumEnv
+    from envtorch.train.gymnasium_envs import GymnasiumVectorEnv as GymnasiumVectorEnv
     from envtorch.train.model_policy import ModelPolicy as ModelPolicy
 
 _MODULES = {
+    "GymnasiumEnv": "gymnasium_envs",
+    "GymnasiumVectorEnv": "gymnasium_envs",
     "ModelPolicy": "model_policy",
 }
 """Each public name, and the module it is in."""
