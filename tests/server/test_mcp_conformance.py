@@ -129,14 +129,22 @@ def test_an_id_that_cannot_be_echoed_is_refused_on_openenvs_dialect_too(server: 
 
 
 @pytest.mark.parametrize("fields", [{}, {"params": None}], ids=["no params", "null"])
-def test_initialize_without_params_is_told_what_it_needs(server: Running, fields: dict[str, Any]) -> None:
-    answer = post(server, {"jsonrpc": "2.0", "id": 1, "method": "initialize", **fields})
+def test_an_mcp_client_that_initializes_without_params_is_told_what_it_needs(
+    server: Running, fields: dict[str, Any]
+) -> None:
+    revision = {"MCP-Protocol-Version": HANDSHAKES[0]}
+    answer = post(server, {"jsonrpc": "2.0", "id": 1, "method": "initialize", **fields}, **revision)
     assert answer.json()["error"] == {
         "code": -32602,
         "message": "Invalid params: initialize needs 'protocolVersion'",
         "data": None,
     }
     assert server.sessions.active == 0
+
+
+def test_initialize_without_params_is_answered_as_openenv_does(server: Running) -> None:
+    error = post(server, {"jsonrpc": "2.0", "id": 1, "method": "initialize"}).json()["error"]
+    assert (error["code"], error["message"]) == (-32601, "Method not found: initialize")
 
 
 LONG = "x" * 1_000_000
