@@ -149,6 +149,15 @@ def test_what_goes_wrong_is_told_as_the_standard_has_it(player: Player, server: 
     assert player.post("/ping", {}).json() == {"status": "ok"}
 
 
+def test_a_ping_begins_the_lease_anew(player: Player, server: Running) -> None:
+    (session,) = server.sessions.all()
+    before = session._expiry
+    assert before is not None
+    assert player.post("/ping", {}).status_code == 200
+    assert session._expiry is not None
+    assert session._expiry.when() > before.when()
+
+
 def test_candidates_are_compared_by_an_environment_that_can(player: Player) -> None:
     player.post("/create", {"task_spec": {}})
     candidates = [{"messages": [1, 2]}, {"messages": []}]
