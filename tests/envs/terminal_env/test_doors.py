@@ -10,7 +10,7 @@ from envtorch.errors import Unsupported
 from envtorch.testing import check_env
 from tests.envs.terminal_env.conftest import SmallTerminal
 from tests.patient import get, post
-from tests.sandbox.roots import require_host_root
+from tests.sandbox.roots import SLEEPER, require_host_root
 from tests.support import Running
 
 
@@ -24,7 +24,7 @@ def test_an_episode_over_a_websocket_with_forks(terminal_server: Running) -> Non
                 copy.step(BashAction(f"echo {number} >> f"))
                 assert copy.step(BashAction("cat f; echo $v")).observation.output == f"base\n{number}\n1\n"
         assert env.step(BashAction("cat f")).observation.output == "base\n"
-        env.step(BashAction("sleep 100 &"))
+        env.step(BashAction(SLEEPER))
         with pytest.raises(Unsupported, match="sleep"):
             env.fork(1)
 
