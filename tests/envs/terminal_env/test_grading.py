@@ -2,6 +2,8 @@
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from envtorch.envs.terminal_env.task_checks import check_task
 from envtorch.errors import EnvironmentFailed
 from tests.envs.terminal_env.cheats import AT_THE_GRADE, CHEATS
 from tests.sandbox.roots import HOST, require_host_root
+from tests.support import PATIENCE_S
 
 NAMES = [path.name for path in find_tasks(BUNDLED)]
 TOOLS = {"compile-a-program": "gcc", "find-a-lost-commit": "git", "install-a-package": "dpkg-deb"}
@@ -185,3 +188,12 @@ def test_a_client_names_tasks_and_no_other_directories() -> None:
     task = environment.get_task("tasks", 0)
     assert set(task) == {"id", "hash", "task"}
     assert "solution" not in str(task)
+
+
+@pytest.mark.terminal
+def test_the_example_finds_the_branch_that_solves_its_task() -> None:
+    begin("clean-up-data")
+    example = Path(__file__).parents[3] / "examples/terminal_tree.py"
+    command = [sys.executable, str(example)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert "12 leaves; the best one scores 1" in done.stdout, done.stdout + done.stderr
