@@ -85,6 +85,8 @@ class Session:
         self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
+        self.is_open_by_id = False
+        """Whether callers may use the session by its id, as those of `openenv/session/create` do."""
         self.ledger: Ledger[CallOutcome] = Ledger(_is_pending)
         self.is_stuck = False
         """Whether a call does not return that nobody waits for any more. The session's slot stays taken."""
