@@ -5,9 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envtorch.train.model_policy import ModelPolicy as ModelPolicy
+    from envtorch.train.trl_environments import TRLEnvironments as TRLEnvironments
+    from envtorch.train.trl_rollouts import TRLRollouts as TRLRollouts
+    from envtorch.train.trl_worker import TRLRolloutWorker as TRLRolloutWorker
 
 _MODULES = {
     "ModelPolicy": "model_policy",
+    "TRLEnvironments": "trl_environments",
+    "TRLRolloutWorker": "trl_worker",
+    "TRLRollouts": "trl_rollouts",
 }
 """Each public name, and the module it is in."""
 
