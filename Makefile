@@ -120,6 +120,14 @@ corpus:  ## serve and play the environments of LIST, unmodified; they are fetche
 	$(CORPUS)/.venv/bin/python tests/compat/fixtures.py $(CORPUS)
 	$(CORPUS)/.venv/bin/python tests/compat/corpus.py $(LIST) $(CORPUS)
 
+.PHONY: openenv-tests
+openenv-tests:  ## OpenEnv's own tests on our alias; its repository is fetched to CORPUS
+	$(PYTHON) tests/compat/checkouts.py tests/compat/openenv_corpus.json $(CORPUS) $(if $(SOURCE),--source "$(SOURCE)")
+	test -d $(CORPUS)/.venv-tests || $(PYTHON) -m venv $(CORPUS)/.venv-tests
+	$(CORPUS)/.venv-tests/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager pytest pytest-asyncio \
+		--editable ".[anthropic,daytona,docker,mcp,openai,smolagents,web]"
+	$(CORPUS)/.venv-tests/bin/python tests/compat/openenv_tests.py $(CORPUS)
+
 $(BENCH_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --group bench
 	@touch $@

@@ -234,10 +234,11 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
         action = action or declared.action
         observation = observation or declared.observation
         if action is None or observation is None:
+            advice = f"write `class {_name_of(source)}(Environment[MyAction, MyObservation, MyState])`"
             raise ConfigurationError(
-                f"{_name_of(source)} does not say which action and observation classes it uses: "
-                "write `class MyEnvironment(Environment[MyAction, MyObservation, MyState])`, "
-                "or pass both classes"
+                f"{_name_of(source)} does not say which action and observation classes it uses: {advice}, "
+                "or pass both classes",
+                next_step=f"{advice}, with your own three classes",
             )
         return cls(
             action=action,

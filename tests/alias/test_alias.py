@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from envtorch.compat.manifest import app_candidates, read_manifest
+from envtorch.extras import install_command
 from tests.support import PATIENCE_S
 
 
@@ -90,7 +91,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert "envtorch[mcp]" in run(without)
+    assert install_command("mcp") in run(without)
 
 
 def test_importing_a_name_loads_no_server() -> None:

@@ -184,3 +184,9 @@ def test_a_library_does_not_print() -> None:
         if "cli" not in path.parts:
             calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
             assert not any(isinstance(c.func, ast.Name) and c.func.id == "print" for c in calls), path
+
+
+def test_a_missing_extra_is_advised_in_one_place() -> None:
+    """Nothing is released yet, so `pip install 'envtorch[x]'` fails: `envtorch.extras` knows what works."""
+    own = [path for path in ROOT.rglob("*.py") if "pip install 'envtorch[" in path.read_text()]
+    assert [path.relative_to(ROOT).as_posix() for path in own] == ["extras.py"], "raise missing_extra(...)"

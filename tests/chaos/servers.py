@@ -1,10 +1,8 @@
 """Servers that are killed and started anew, and the line to them, which is bad."""
 
-import itertools
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.chaos.environment import LOG
+from tests.complaints import complaints
 from tests.support import PATIENCE_S, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -144,12 +143,8 @@ class Place:
         return [pid for pid in self._below if is_alive(pid)]
 
     def complaints(self) -> list[str]:
-        """What no server should have to write, with the line after it: errors and tasks nobody looked at."""
-        return [
-            f"{line} {after}"
-            for line, after in itertools.pairwise([*self._said, ""])
-            if re.search(r"Traceback|was destroyed|never retrieved|never awaited", line)
-        ]
+        """What no server should have to write."""
+        return complaints(self._said)
 
 
 @contextmanager

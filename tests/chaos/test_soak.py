@@ -23,6 +23,7 @@ from tests.chaos.environment import Mark, MarkingEnv
 from tests.chaos.players import LATEST_S, AsyncPlayer, BlockingPlayer, Player, Tally, VectorPlayer
 from tests.chaos.servers import Place, ServerProcess, family, places
 from tests.chaos.usage import Usage
+from tests.complaints import complaints
 from tests.support import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(7200)]
@@ -206,3 +207,4 @@ def test_sessions_leave_nothing_behind(
         assert not any(leaks.values()), leaks
     finally:
         server.end(signal.SIGTERM)
+    assert complaints(server.said) == []

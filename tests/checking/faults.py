@@ -115,6 +115,11 @@ class GivesNothing(Sound):
         return None  # type: ignore[return-value]
 
 
+class GivesTheWrongThings(GivesNothing):
+    def step(self, action: Move) -> Seen:
+        return super().step(action), 1.0, False  # type: ignore[return-value]
+
+
 class CannotTravel(Sound):
     def step(self, action: Move) -> Seen:
         seen = super().step(action)

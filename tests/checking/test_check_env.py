@@ -65,6 +65,15 @@ def test_a_step_many_that_nobody_calls_is_warned_of(fault: type[faults.Sound], w
     assert any(finding.check == "together" and words in finding.message for finding in report.findings)
 
 
+def test_a_message_names_the_method_that_returned_the_wrong_thing() -> None:
+    report = check_env(faults.GivesTheWrongThings, actions=ACTIONS)
+    told = str(report)
+    assert "reset gives nothing" in told
+    assert "step gives a tuple" in told
+    assert "reset returned nothing (None); it must return Seen" in told
+    assert "step returned nothing" not in told
+
+
 @pytest.mark.parametrize("kind", [faults.Together, faults.TogetherAwaited])
 def test_environments_that_step_together_are_in_order(kind: type[faults.Sound]) -> None:
     report = check_env(kind, actions=ACTIONS, reward_range=(0, 1))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import PATIENCE_S
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
@@ -84,3 +86,35 @@ def test_a_check_that_has_nothing_to_examine_is_not_ok() -> None:
     assert told["not_run"]["threads"] == "SUPPORTS_CONCURRENT_SESSIONS is False"
     assert told["not_run"]["together"] == "there is no step_many"
     assert not {"threads", "together"} & set(told["checks"])
+
+
+ENDS_ITS_PROCESS = RAISES_IN_STEP.replace("return self._half(action.by)", "{how}")
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("import os; os._exit(0)", "the environment's process ended with exit code 0"),
+        ("import os; os._exit(7)", "the environment's process ended with exit code 7"),
+        ("import os; os.kill(os.getpid(), 11)", "the environment's process was killed by SIGSEGV"),
+        ("raise SystemExit(0)", "the environment raised SystemExit(0)"),
+    ],
+)
+def test_an_environment_that_ends_its_process_is_reported(how: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(ENDS_ITS_PROCESS.format(how=how))
+    command = [*ENVTORCH, "check", "ends.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "ERROR contract" in done.stdout
+    assert told in " ".join(done.stdout.split())
+    assert "→" in done.stdout
+
+
+def test_an_environment_that_ends_its_process_is_reported_to_programs(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(ENDS_ITS_PROCESS.format(how="import os; os._exit(0)"))
+    command = [*ENVTORCH, "check", "ends.py", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert not told["ok"]
+    assert [finding["check"] for finding in told["findings"]] == ["contract"]

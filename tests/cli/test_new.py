@@ -85,7 +85,8 @@ def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
         [*ENVTORCH, "new", "wordle"], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S
     )
     assert done.returncode == 2
-    assert "wordle is there already: choose another name" in done.stderr
+    assert "wordle is there already" in done.stderr
+    assert "Next: choose another name" in done.stderr
     assert [path.name for path in (tmp_path / "wordle").iterdir()] == ["mine.txt"]
 
 

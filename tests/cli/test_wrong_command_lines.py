@@ -45,6 +45,32 @@ class Unfinished(Environment[Guess, Hint, State]):
 """
 
 
+BARE = """
+from envtorch import Environment, Observation, State
+
+class Bare(Environment):
+    def reset(self):
+        return Observation()
+
+    def step(self, action):
+        return Observation()
+
+    @property
+    def state(self):
+        return State()
+"""
+
+UNFINISHED = """
+from envtorch import Action, Environment, Observation, State
+
+class Half(Environment[Action, Observation, State]):
+    def reset(self):
+        return Observation()
+
+class Base(Environment[Action, Observation, State]): ...
+"""
+
+
 @dataclass(frozen=True)
 class Wrong:
     """A command line that is refused."""
@@ -90,7 +116,19 @@ WRONG = [
     Wrong("recording list good.py", Exit.MISUSED, "good.py is no recording", "serve --record"),
     Wrong("build nothing", Exit.MISUSED, "no environment with a Dockerfile", "echo_env"),
     Wrong("push nothing --to me/x --dry-run", Exit.MISUSED, "neither a directory nor a bundled", "echo_env"),
-    Wrong("new 1x", Exit.MISUSED, "'1x' cannot be a name: use letters, digits", "new --help"),
+    Wrong("new 1x", Exit.MISUSED, "'1x' cannot be a name: use letters, digits", "envtorch new my_game"),
+    Wrong("new 'my game!'", Exit.MISUSED, "'my game!' cannot be a name", "envtorch new my_game"),
+    Wrong("new json", Exit.MISUSED, "'json' is taken by Python or EnvTorch itself", "envtorch new json_env"),
+    Wrong("new good.py", Exit.MISUSED, "'good.py' cannot be a name", "envtorch new good_py"),
+    Wrong("new name --in good.py", Exit.MISUSED, "'good.py' is a file", "new -h' for help"),
+    Wrong("new name --in /proc", Exit.MISUSED, "cannot be written", "envtorch new NAME --in DIR"),
+    Wrong("check bare.py", Exit.MISUSED, "Bare does not say which action", "write `class Bare(Environment["),
+    Wrong(
+        "check unfinished.py",
+        Exit.MISUSED,
+        "no environment that can be built: Half lacks state, step; Base lacks reset, state, step",
+        "define state, step in Half",
+    ),
     Wrong("mcp good:Hint", Exit.MISUSED, "is an observation class", "good:Game"),
 ]
 
@@ -161,6 +199,8 @@ def told(stderr: str) -> str:
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.line)
 def test_a_wrong_command_line_is_refused_in_a_sentence(wrong: Wrong, tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "bare.py").write_text(BARE)
+    (tmp_path / "unfinished.py").write_text(UNFINISHED)
     done = run(wrong.line, tmp_path)
     assert done.returncode == wrong.code, done.stderr
     assert wrong.sentence in told(done.stderr)

@@ -390,7 +390,7 @@ class TestSizes:
                 assert env.state().step_count == 1
             with CountingEnv.vector(server.url, 2, wire=wire) as envs:
                 envs.reset(seed=1)
-                with pytest.raises(MessageTooLarge):
+                with pytest.raises(MessageTooLarge, match="2 sessions together"):
                     envs.step([Add(n=1), large])
                 assert [one.total for one in envs.step(adds(2)).observations] == [4, 7]
 

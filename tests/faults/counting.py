@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from envtorch import Action, ConcurrencyConfig, EnvClient, Environment, Observation, State, create_app
 from tests import patient
+from tests.complaints import complaints
 from tests.support import PATIENCE_S
 
 
@@ -87,7 +89,10 @@ class CountingServer:
             self.port: int = listener.getsockname()[1]
             fd = listener.fileno()
             command = [sys.executable, "-c", SERVER, str(fd), str(grace_s), str(drain_s), str(workers)]
-            self.process = subprocess.Popen(command, pass_fds=[fd], cwd=Path(__file__).parents[2])
+            self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the server
+            self.process = subprocess.Popen(
+                command, pass_fds=[fd], cwd=Path(__file__).parents[2], stderr=self._log
+            )
 
     @property
     def url(self) -> str:
@@ -95,6 +100,12 @@ class CountingServer:
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
+
+    def read_log(self) -> list[str]:
+        """What a server that has ended has written."""
+        with self._log:
+            self._log.seek(0)
+            return self._log.read().splitlines()
 
     def sessions(self) -> int:
         """How many sessions are live, whatever their phase."""
@@ -110,6 +121,7 @@ class CountingServer:
 def counting_server(
     *, grace_s: float = 60.0, drain_s: float = 30.0, workers: int = 1
 ) -> Iterator[CountingServer]:
+    """A server whose log has no complaints at its end."""
     server = CountingServer(grace_s=grace_s, drain_s=drain_s, workers=workers)
     try:
         patient.get(server.url + "/health").raise_for_status()
@@ -118,3 +130,6 @@ def counting_server(
         if server.process.poll() is None:
             server.process.terminate()
         server.process.wait(PATIENCE_S)
+        log = server.read_log()
+        print(*log, sep="\n")  # shown where the test fails
+    assert complaints(log) == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envtorch.extras import install_command
 from envtorch.providers.process import ProcessProvider
 from envtorch.providers.provider_base import Status
 from envtorch.settings import inherited_environment
@@ -127,5 +128,5 @@ def test_a_missing_extra_is_named_in_one_sentence(module: str, extra: str) -> No
     said = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=inherited_environment()
     )
-    assert f"pip install 'envtorch[{extra}]'" in said.stdout, said.stderr
+    assert install_command(extra) in said.stdout, said.stderr
     assert said.stdout.count("\n") == 1

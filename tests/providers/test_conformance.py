@@ -1,4 +1,7 @@
-"""Every provider keeps the same contract: the shipped checks, one test each."""
+"""Every provider keeps the same contract: the shipped checks, one test each.
+
+The process provider is checked in `make test`, those that install or start images in `make test-slow`.
+"""
 
 import pytest
 
@@ -18,17 +21,20 @@ def test_process(check: ProviderCheck) -> None:
     keep(check, subjects.process())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", PROVIDER_CHECKS, ids=str)
 def test_uv(check: ProviderCheck) -> None:
     keep(check, subjects.uv())
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("check", PROVIDER_CHECKS, ids=str)
 def test_docker(check: ProviderCheck) -> None:
     keep(check, subjects.docker_bridge())
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("check", PROVIDER_CHECKS, ids=str)
 def test_docker_without_network(check: ProviderCheck) -> None:

@@ -6,38 +6,39 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
 
+from envtorch import EnvClient
 from envtorch.protocol.calls import Call
 from envtorch.server import create_app
-from envtorch.server.runners.thread_runner import MOST_IDLE
 from envtorch.server.sessions.session import Session
 from tests import patient
+from tests.chaos.usage import Usage
+from tests.server.environments import Count, Order, Report
 from tests.server.walkers import QuickWalker, Walker
 from tests.support import PATIENCE_S, eventually
 
 SESSIONS = 1000
 AT_ONCE = 50
-BARE_THREADS = 8
-"""More threads than a server has that keeps none for environments."""
 
 SERVER = """
 import asyncio, socket, sys, threading
 from envtorch.server import create_app, serve
-from tests.server.environments import {environment}
+from {module} import {environment}
 
 app = create_app({environment}, max_concurrent_envs=1000)
 
 @app.get("/left")
 async def left() -> dict[str, int]:
+    # Idle threads are kept for sessions to come, up to a number, and are counted by their stock.
     me = asyncio.current_task()
     return {{
         "sessions": app.state.env_server.active_sessions,
-        "threads": threading.active_count(),
+        "threads": threading.active_count() - len(app.state.env_server.sessions.threads._idle),
         "tasks": sum(task is not me for task in asyncio.all_tasks()),
     }}
 
@@ -46,10 +47,10 @@ serve(app, listener=socket.socket(fileno=int(sys.argv[1])))
 
 
 class ServerProcess:
-    def __init__(self, environment: str) -> None:
+    def __init__(self, environment: str, module: str = "tests.server.environments") -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            code = SERVER.format(environment=environment)
+            code = SERVER.format(environment=environment, module=module)
             fd = listener.fileno()
             here = Path(__file__).parents[2]
             self.process = subprocess.Popen([sys.executable, "-c", code, str(fd)], pass_fds=[fd], cwd=here)
@@ -59,13 +60,16 @@ class ServerProcess:
         # The question itself holds a descriptor; httpx has closed it by now, or will in a moment.
         return {**counts, "descriptors": len(os.listdir(f"/proc/{self.process.pid}/fd"))}
 
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait(PATIENCE_S)
+
 
 @pytest.fixture(params=["Obedient", "AsyncObedient"])
 def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     process = ServerProcess(request.param)
     yield process
-    process.process.terminate()
-    process.process.wait(PATIENCE_S)
+    process.end()
 
 
 async def open_step_and_drop(url: str) -> None:
@@ -88,16 +92,68 @@ def test_dropped_sessions_leave_nothing(server: ServerProcess) -> None:
     asyncio.run(in_waves(server.url, SESSIONS // 2))  # what is made once, and kept, is made now
     eventually(lambda: server.left()["sessions"] == 0, "the sessions of the first round are gone")
     before = server.left()
-    # Idle threads are kept for sessions to come, up to a number: the first round need not have made them all.
-    most = {**before, "threads": max(before["threads"], BARE_THREADS + MOST_IDLE)}
     asyncio.run(in_waves(server.url, SESSIONS))
 
     def all_gone() -> bool:
         now = server.left()
-        return all(now[what] <= most[what] for what in most)
+        return all(now[what] <= before[what] for what in before)
 
     eventually(all_gone, f"everything is as it was: {before}", timeout_s=PATIENCE_S)
     print(f"{SESSIONS} sessions dropped; before {before}, after {server.left()}")
+
+
+FORKS = 600
+STEP = Order(do="walk")
+
+
+class WalkerEnv(EnvClient[Order, Report, Count]): ...
+
+
+def fork_blocking(url: str) -> None:
+    """So many copies, of the first session and of copies, each of them stepped and closed."""
+    with WalkerEnv(url) as root:
+        root.reset()
+        for _ in range(FORKS // 4):
+            [child, sibling] = root.fork(2)
+            [grandchild] = child.fork(1)
+            [great_grandchild] = grandchild.fork(1)
+            for copy in (child, sibling, grandchild, great_grandchild):
+                copy.step(STEP)
+                copy.close()
+
+
+def fork_async(url: str) -> None:
+    async def main() -> None:
+        async with WalkerEnv.aio(url) as root:
+            await root.reset()
+            for _ in range(FORKS // 4):
+                [child, sibling] = await root.fork(2)
+                [grandchild] = await child.fork(1)
+                [great_grandchild] = await grandchild.fork(1)
+                for copy in (child, sibling, grandchild, great_grandchild):
+                    await copy.step(STEP)
+                    await copy.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads memory in /proc")
+@pytest.mark.parametrize(
+    ("environment", "fork"), [("QuickWalker", fork_blocking), ("Walker", fork_async)], ids=["loop", "thread"]
+)
+def test_forks_of_forks_leave_no_memory_behind(environment: str, fork: Callable[[str], None]) -> None:
+    server = ServerProcess(environment, "tests.server.walkers")
+    try:
+        megabytes = []
+        for _ in range(3):  # the first round also makes what is made once, and kept
+            fork(server.url)
+            eventually(lambda: server.left()["sessions"] == 0, "the sessions of this round are gone")
+            megabytes.append(Usage.of(server.process.pid).megabytes)
+        print(f"{environment}: {megabytes} MB after rounds of {FORKS} forks")
+        assert megabytes[2] < 1.05 * megabytes[1], megabytes
+    finally:
+        server.end()
 
 
 @pytest.mark.parametrize("kind", [QuickWalker, Walker])

@@ -1,5 +1,6 @@
 """What environments return or raise that nobody expects: their own failure, and no call without an end."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -7,7 +8,18 @@ import numpy as np
 import pytest
 
 from envtorch import Action, EnvClient, Environment, Observation, State, create_app
-from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
+from envtorch.errors import (
+    CapacityReached,
+    ConnectFailed,
+    Draining,
+    EnvironmentFailed,
+    EnvTorchError,
+    FactoryFailed,
+    InternalError,
+    InvalidAction,
+    ProtocolError,
+    SessionLost,
+)
 from tests.support import Running, running
 
 
@@ -17,6 +29,7 @@ class Do(Action):
 
 class Seen(Observation):
     text: str = ""
+    size: float = 0.0
 
 
 class Mute(KeyboardInterrupt):
@@ -28,6 +41,12 @@ class Mute(KeyboardInterrupt):
     __repr__ = __str__
 
 
+INFRASTRUCTURE: dict[str, type[EnvTorchError]] = {
+    kind.__name__: kind for kind in (SessionLost, CapacityReached, Draining, InternalError, ConnectFailed)
+}
+"""What an environment may get to see that is itself a client of another server."""
+
+
 class NoLength(list[Any]):
     def __len__(self) -> int:
         raise RuntimeError("no length")
@@ -36,14 +55,16 @@ class NoLength(list[Any]):
 def answer(what: str) -> Any:
     if what == "mute":
         raise Mute
+    if what in INFRASTRUCTURE:
+        raise INFRASTRUCTURE[what]("of another server")
     if what == "array":
         return {"text": what, "done": np.array([True, False])}
     if what == "misfit":
         nothing: Any = None
         return Seen.model_construct(
-            text=nothing, done=False, reward=1.0, metadata={}, terminated=None, truncated=None
+            text=nothing, size=1.0, done=False, reward=1.0, metadata={}, terminated=None, truncated=None
         )
-    seen = Seen(text=what, reward=1.0)
+    seen = Seen(text=what, reward=1.0, size=math.inf if what == "endless" else 1.0)
     if what == "flag":
         seen.terminated = np.bool_(True)  # type: ignore[assignment]
     return seen
@@ -87,7 +108,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield found
 
 
-@pytest.mark.parametrize("what", ["mute", "array"])
+@pytest.mark.parametrize("what", ["mute", "array", *INFRASTRUCTURE])
 def test_it_is_the_environments_failure(server: Running, what: str) -> None:
     with OddEnv(server.url, message_timeout_s=10) as env:
         env.reset()
@@ -96,7 +117,7 @@ def test_it_is_the_environments_failure(server: Running, what: str) -> None:
         assert env.step(Do(what="on")).observation.text == "on"
 
 
-@pytest.mark.parametrize("what", ["mute", "array", "no length"])
+@pytest.mark.parametrize("what", ["mute", "array", "no length", "SessionLost"])
 def test_a_vector_goes_on(server: Running, what: str) -> None:
     with OddEnv.vector(server.url, 3, message_timeout_s=10) as envs:
         envs.reset()
@@ -127,7 +148,45 @@ def test_a_misfit_among_answers_that_come_apart_is_one_sessions_error(server: Ru
         assert envs.step([Do(what="on")] * 3).rewards == [1.0] * 3
 
 
+@pytest.mark.parametrize(("wire", "what"), [("json", "misfit"), ("msgpack", "misfit"), ("json", "endless")])
+def test_a_misfit_among_answers_that_come_together_is_one_sessions_error(
+    server: Running, wire: Any, what: str
+) -> None:
+    with OddEnv.vector(server.url, 3, wire=wire) as envs:
+        envs.reset()
+        result = envs.step([Do(what="a"), Do(what=what), Do(what="c")])
+        assert [seen and seen.text for seen in result.observations] == ["a", None, "c"]
+        assert result.ok == [True, False, True]
+        assert result.column("size") == [1.0, None, 1.0]
+        again = envs.step([Do(what="a"), Do(what=what), Do(what="c")])
+        with pytest.raises(ProtocolError):
+            again[1]
+        assert again[2].observation.text == "c"
+
+
+def test_infinite_numbers_travel_in_messagepack(server: Running) -> None:
+    with OddEnv.vector(server.url, 2, wire="msgpack") as envs:
+        envs.reset()
+        assert envs.step([Do(what="endless"), Do()]).column("size") == [math.inf, 1.0]
+
+
 def test_a_text_is_no_list_of_seeds(server: Running) -> None:
     seed: Any = "123"
     with OddEnv.vector(server.url, 3) as envs, pytest.raises(InvalidAction, match="whole number"):
         envs.reset(seed=seed)
+
+
+class Unmade(Threaded):
+    def __init__(self) -> None:
+        raise CapacityReached("of another server")
+
+
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_what_a_constructor_raises_is_the_factorys_failure(isolation: Any) -> None:
+    with (
+        running(create_app(Unmade, isolation=isolation)) as server,
+        pytest.raises(FactoryFailed) as failed,
+        OddEnv(server.url, wait_s=0) as env,
+    ):
+        env.reset()
+    assert failed.value.details["reason"] == "of another server"

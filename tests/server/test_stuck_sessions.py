@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from envtorch import ConcurrencyConfig, EnvClient
 from envtorch.errors import CapacityReached, EnvTorchError, FactoryFailed, TimedOut
 from envtorch.protocol.calls import Call
 from envtorch.server import create_app
-from envtorch.server.sessions.registry import CLOSE_S
+from envtorch.server.sessions import registry
 from tests import patient
 from tests.server import hanging
 from tests.server.environments import Count, Order, Report
@@ -203,10 +202,12 @@ SERVER = """
 import logging, socket, sys
 from envtorch import ConcurrencyConfig
 from envtorch.server import create_app, serve
+from envtorch.server.sessions import registry
 from tests.server import hanging
 from tests.server.environments import Order, Report
 
 logging.basicConfig(level="WARNING")
+registry.CLOSE_S = 600
 config = ConcurrencyConfig(max_concurrent_envs=4, stop_timeout=600, start_timeout=600)
 isolation = sys.argv[4] if sys.argv[4] != "thread" else None
 app = create_app(getattr(hanging, sys.argv[2]), Order, Report, concurrency_config=config, isolation=isolation)
@@ -215,8 +216,8 @@ ready = (lambda: None) if sys.argv[3] == "eager" else None
 serve(app, listener=listener, drain_s=DRAIN_S, on_ready=ready)
 """
 DRAIN_S = 2.0
-EXIT_S = 30.0
-"""Far more than closing takes on a loaded machine, far less than these servers would wait for their calls."""
+"""How long running calls have. Every other limit of these servers is ten minutes: one that waits for anything
+but its drain time is still there when the patience of `Served.stop` ends."""
 
 
 @contextmanager
@@ -239,25 +240,23 @@ class Served:
     url: str
     process: "subprocess.Popen[bytes]"
 
-    def stop(self) -> float:
-        """Send SIGTERM, and see the process exit with 0. Returns how long it took."""
-        began = time.monotonic()
+    def stop(self) -> None:
+        """Send SIGTERM, and see the process exit with 0."""
         self.process.terminate()
         assert self.process.wait(PATIENCE_S) == 0
-        return time.monotonic() - began
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])
 @pytest.mark.parametrize("wire", WIRES)
 def test_sigterm_ends_a_server_with_a_hung_step(wire: Wire, place: str) -> None:
     with server_process(HangsInStep, place) as served, trainer_in_a_step(served.url, wire):
-        assert served.stop() < DRAIN_S + EXIT_S
+        served.stop()
 
 
 @pytest.mark.parametrize("source", [HangsInExecutor, IgnoresCancel])
 def test_sigterm_ends_a_server_whose_event_loop_cannot_end(source: type[HangsInStep]) -> None:
     with server_process(source) as served, trainer_in_a_step(served.url, "json"):
-        assert served.stop() < DRAIN_S + EXIT_S
+        served.stop()
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])
@@ -265,7 +264,7 @@ def test_sigterm_ends_a_server_with_a_hung_close(place: str) -> None:
     with server_process(HangsInClose, place) as served:
         env = Client(served.url)
         env.reset()
-        assert served.stop() < DRAIN_S + EXIT_S
+        served.stop()
         with suppress(EnvTorchError):
             env.close()
 
@@ -276,22 +275,25 @@ def test_sigterm_ends_a_server_with_a_hung_constructor(place: str, eager: bool) 
     with server_process(HangsInInit, place, eager=eager) as served:
         eventually(lambda: patient.get(served.url + "/ready").json()["ready"], "the server is up")
         with connect(served.url.replace("http", "ws") + "/ws", ping_interval=None):
-            assert served.stop() < DRAIN_S + EXIT_S
+            served.stop()
 
 
-def test_closing_after_a_drain_that_used_up_its_time_waits_no_further_time() -> None:
-    async def main() -> float:
+def test_closing_after_a_drain_that_used_up_its_time_waits_no_further_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
         config = ConcurrencyConfig(stop_timeout=600)
         sessions = create_app(HangsInStep, Order, Report, concurrency_config=config).state.env_server.sessions
         session = await sessions.open(held=True)
         await session.call(Call.reset())
         session.submit(Call("step", b'{"do": "hang"}'))
         assert not await sessions.drain(0.01)
-        began = time.monotonic()
-        await sessions.close()
-        took = time.monotonic() - began
-        hanging.released.set()
-        return took
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await sessions.close()
+        finally:
+            hanging.released.set()
 
+    monkeypatch.setattr(registry, "CLOSE_S", 10 * PATIENCE_S)
     hanging.released.clear()
-    assert asyncio.run(main()) < CLOSE_S
+    asyncio.run(main())

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
+from envtorch.cli.check_child import check_in_child
 from envtorch.cli.exits import Exit
 from envtorch.cli.serving import TARGET_HELP, is_url
 from envtorch.errors import ConfigurationError
@@ -24,15 +25,32 @@ def check(
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the episodes.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    in_process: Annotated[
+        bool,
+        typer.Option(
+            "--in-process",
+            help="Play in this process, for a debugger. The default is a child process, so that an "
+            "environment that ends or crashes its process is reported too.",
+        ),
+    ] = False,
+    progress_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Play an environment in every way a trainer would, and report what is wrong."""
     given = _actions_in(actions) if actions is not None else None
     if is_url(target):
         from envtorch.cli.check_server import check_server
 
-        report = check_server(target, actions=given, seed=seed)
-    else:
-        report = _check_target(target, given, seed)
+        _finish(check_server(target, actions=given, seed=seed), as_json=as_json)
+    if in_process:
+        _finish(_check_target(target, given, seed, progress_file), as_json=as_json)
+    options = ["--seed", str(seed), *(["--actions", str(actions)] if actions is not None else [])]
+    ended = check_in_child(target, [*options, *(["--json"] if as_json else [])])
+    if isinstance(ended, int):
+        raise typer.Exit(ended)
+    _finish(ended, as_json=as_json)
+
+
+def _finish(report: "Report", *, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps(_told(report), indent=2))
     else:
@@ -40,7 +58,9 @@ def check(
     raise typer.Exit(Exit.OK if report.ok else Exit.FOUND_WANTING)
 
 
-def _check_target(target: str, actions: list[dict[str, Any]] | None, seed: int) -> "Report":
+def _check_target(
+    target: str, actions: list[dict[str, Any]] | None, seed: int, progress_file: Path | None
+) -> "Report":
     from envtorch.server import HTTPEnvServer
     from envtorch.targets import load_app
     from envtorch.testing import check_env
@@ -53,7 +73,21 @@ def _check_target(target: str, actions: list[dict[str, Any]] | None, seed: int) 
             next_step="name the environment itself, as module:Environment, or serve it and check its URL",
         )
     spec = server.spec
-    return check_env(server.sessions.factory.make, spec.action, spec.observation, actions=actions, seed=seed)
+
+    def note(check: str) -> None:
+        if progress_file is not None:
+            progress_file.write_text(check)
+
+    report = check_env(
+        server.sessions.factory.make,
+        spec.action,
+        spec.observation,
+        actions=actions,
+        seed=seed,
+        progress=note,
+    )
+    note("")
+    return report
 
 
 def _actions_in(path: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from envtorch.errors import EnvTorchError
+from envtorch.extras import install_command
 from envtorch.sandbox import Policy, Report, report
 
 __all__ = ["EXTRAS", "DoctorFinding", "Examination", "examine", "show"]
@@ -112,7 +113,7 @@ def _extra(name: str, package: str) -> DoctorFinding:
     try:
         return DoctorFinding("extra", name, True, f"{package} {version(package)}")
     except PackageNotFoundError:
-        return DoctorFinding("extra", name, False, "not installed", f"pip install 'envtorch[{name}]'")
+        return DoctorFinding("extra", name, False, "not installed", install_command(name))
 
 
 def _engine() -> DoctorFinding:

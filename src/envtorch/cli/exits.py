@@ -61,6 +61,7 @@ _NEXT: Mapping[type[EnvTorchError], str] = {
     Unauthorized: "set ENVTORCH_TOKEN to a token that the server takes",
     CapacityReached: "wait for a session to end, or serve with room for more: `envtorch serve --sessions N`",
     EngineUnavailable: "start Docker or Podman, or set DOCKER_HOST; `envtorch doctor` says what answers",
+    MissingExtra: "run the command named above in the virtual environment of EnvTorch",
     FactoryFailed: "run `envtorch check TARGET`: it shows what the environment's constructor raised",
 }
 

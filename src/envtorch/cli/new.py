@@ -64,12 +64,14 @@ class ProjectNames:
         """The names that follow from a name. Raises `ConfigurationError`, and says what would do."""
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", name):
             raise ConfigurationError(
-                f"{name!r} cannot be a name: use letters, digits, - and _, and begin with a letter, "
-                "as in 'my_game'"
+                f"{name!r} cannot be a name: use letters, digits, - and _, and begin with a letter",
+                next_step=f"envtorch new {_possible_name(name)}",
             )
         package = name.replace("-", "_").lower()
         if keyword.iskeyword(package) or package in TAKEN or package in sys.stdlib_module_names:
-            raise ConfigurationError(f"{name!r} is taken by Python or EnvTorch itself: try '{package}_env'")
+            raise ConfigurationError(
+                f"{name!r} is taken by Python or EnvTorch itself", next_step=f"envtorch new {package}_env"
+            )
         words = package.removesuffix("_env").split("_")
         return cls(package.replace("_", "-"), package, "".join(word.capitalize() for word in words))
 
@@ -86,10 +88,19 @@ class ProjectNames:
         return text
 
 
+def _possible_name(name: str) -> str:
+    """A name that can be used, as close to the given one as can be."""
+    words = re.findall(r"[A-Za-z0-9]+", name.lower())
+    possible = re.sub(r"^[0-9_]+", "", "_".join(words))
+    return possible if len(possible) > 1 else "my_game"
+
+
 def write_project(project: Path, names: ProjectNames) -> list[Path]:
     """Write the files of a new environment. Raises `ConfigurationError` if the place is taken."""
     if project.exists() and (not project.is_dir() or any(project.iterdir())):
-        raise ConfigurationError(f"{project} is there already: choose another name, or remove it first")
+        raise ConfigurationError(
+            f"{project} is there already", next_step="choose another name, or remove it first"
+        )
     files = dict(_files_of(resources.files("envtorch.cli") / "template"))
     written = []
     for place, text in files.items():
@@ -98,7 +109,10 @@ def write_project(project: Path, names: ProjectNames) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(names.put_into(text), encoding="utf-8")
         except OSError as error:
-            raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
+            raise ConfigurationError(
+                f"{path} cannot be written: {error.strerror}",
+                next_step="choose a directory that you may write to: envtorch new NAME --in DIR",
+            ) from error
         written.append(path)
     return written
 

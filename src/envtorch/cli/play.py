@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from envtorch.cli.serving import TARGET_OR_URL_HELP, is_url, served
-from envtorch.errors import ConfigurationError, ConnectFailed, MissingExtra
+from envtorch.errors import ConfigurationError, ConnectFailed
+from envtorch.extras import missing_extra
 from envtorch.settings import Settings
 
 __all__ = ["play"]
@@ -53,7 +54,7 @@ def _require_textual() -> None:
     from importlib.util import find_spec
 
     if find_spec("textual") is None:
-        raise MissingExtra("play needs: pip install 'envtorch[play]'")
+        raise missing_extra("play", "play needs the textual package")
 
 
 def _options_in(text: str | None) -> dict[str, Any]:

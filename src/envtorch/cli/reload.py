@@ -13,13 +13,13 @@ from pathlib import Path
 
 import typer
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.settings import variables
 
 try:
     from watchfiles import PythonFilter, watch
 except ImportError as error:
-    raise MissingExtra("--reload needs: pip install 'envtorch[reload]'") from error
+    raise missing_extra("reload", "--reload needs the watchfiles package") from error
 
 __all__ = ["serve_and_reload", "watched_places"]
 

@@ -1,13 +1,14 @@
 """Sending files to the Hugging Face hub."""
 
 from envtorch.cli.space import SpaceFiles
-from envtorch.errors import ConnectFailed, EnvTorchError, MissingExtra, Unauthorized
+from envtorch.errors import ConnectFailed, EnvTorchError, Unauthorized
+from envtorch.extras import missing_extra
 
 try:
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError
 except ImportError as error:
-    raise MissingExtra("push needs: pip install 'envtorch[hub]'") from error
+    raise missing_extra("hub", "push needs the huggingface-hub package") from error
 
 __all__ = ["upload"]
 

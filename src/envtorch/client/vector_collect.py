@@ -194,9 +194,14 @@ class Collector(Generic[ObsT]):
     def _joined(self, pieces: Sequence[Piece[ObsT]]) -> VectorResult[ObsT]:
         """The usual case: pieces that cover all sessions, in order."""
 
+        errors: dict[int, EnvTorchError] = {}
+
         def read() -> Sequence[ObsT]:
             self._interest.observations = True
-            observations: Sequence[ObsT] = _joined([piece.observations for piece in pieces])
+            try:
+                observations: Sequence[ObsT] = _joined([piece.observations for piece in pieces])
+            except ProtocolError:
+                return _fitting(pieces, errors)
             return observations
 
         return VectorResult(
@@ -205,7 +210,7 @@ class Collector(Generic[ObsT]):
             terminated=_joined([piece.terminated for piece in pieces]),
             truncated=_joined([piece.truncated for piece in pieces]),
             metadata=_joined([piece.metadata for piece in pieces]),
-            errors={},
+            errors=errors,
             _read=read,
             _columns=lambda: _columns([piece.fields for piece in pieces]),
         )
@@ -229,6 +234,19 @@ def _outcome(translation: Translation[Any, ObsT, Any], payload: dict[str, Any]) 
         return translation.parse_result(payload)
     except ProtocolError as error:
         return error
+
+
+def _fitting(pieces: Sequence[Piece[ObsT]], errors: dict[int, EnvTorchError]) -> Sequence[ObsT]:
+    """The observations that fit their class; in place of another one None, and its error in `errors`."""
+    found: list[Any] = []
+    for piece in pieces:
+        for place, outcome in zip(piece.channels, piece.outcomes(), strict=True):
+            if isinstance(outcome, EnvTorchError):
+                errors[place] = outcome
+                found.append(None)
+            else:
+                found.append(outcome.observation)
+    return found
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -256,8 +256,9 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
             return actions.one(places.index(place))
 
         parts = [(places[part], actions.data(part)) for part in actions.parts()]
-        for _, data in parts:  # all, or none is sent
-            sessions.channels.require_size(sum(len(bytes(raw)) for raw in data.values()))
+        for channels, data in parts:  # all, or none is sent
+            size = sum(len(bytes(raw)) for raw in data.values())
+            sessions.channels.require_size(size, len(channels))
         self._collect()
         try:
             for channels, data in parts:

@@ -22,7 +22,8 @@ class VectorResult(Generic[ObsT]):
     nothing is said about its episode, so `dones`, `terminated` and `truncated` are False. The other sessions'
     results are what they are. `ok` is the mask of the sessions that answered.
 
-    Observations are decoded when they are first accessed.
+    Observations are decoded when they are first accessed. One that does not fit its class (on the JSON wire
+    also one with an infinite number in it, which arrives as null) is then None, and has an error in `errors`.
     """
 
     rewards: list[Scalar | None]
@@ -81,10 +82,11 @@ class VectorResult(Generic[ObsT]):
 
     def __getitem__(self, index: int) -> StepResult[ObsT]:
         """One session's result. Raises its error, if that is what it has."""
+        observation = self.observations[index]
         if index in self.errors:
             raise self.errors[index]
         return StepResult(
-            self.observations[index],
+            observation,
             self.rewards[index],
             self.dones[index],
             self.metadata[index],

@@ -66,21 +66,26 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         self._ids = count(1)
 
     async def list_tools(self, use_cache: bool = True) -> list[Tool]:
-        """The environment's tools, asked for once."""
+        """The environment's tools, asked for once.
+
+        An empty list where OpenEnv's client gives one: in production mode when the server cannot be reached
+        or refuses, and in simulation when the answer is no list of tools. Failures are logged, and not kept.
+        """
         if use_cache and self._tools_cache is not None:
             return self._tools_cache
         if self.use_production_mode:
             try:
                 tools = read_tools((await self._rpc("tools/list", {})).get("tools", []))
-            except RuntimeError as refused:
-                logger.warning("the server lists no tools: %s", refused)
-                return []  # as OpenEnv's client does; not kept, so that the next call asks again
+            except (RuntimeError, OSError) as failed:
+                logger.warning("the server lists no tools: %s", failed)
+                return []
         else:
             try:
-                tools = (await settle(self.step(ListToolsAction()))).observation.tools
+                observation = (await settle(self.step(ListToolsAction()))).observation
             except RuntimeError as refused:
                 self._turn_to_production(refused)
                 return await self.list_tools(use_cache)
+            tools = observation.tools if isinstance(observation, ListToolsObservation) else []
         self._tools_cache = tools
         return tools
 

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from envtorch.compat.http_server import create_fastapi_app, display_title
 from envtorch.env import Environment
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.settings import Settings, silence_gradio
 from envtorch.types import ConcurrencyConfig, EnvironmentMetadata
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
     try:
         from envtorch.compat import web_manager
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"{name} needs Gradio: pip install 'envtorch[web]'") from error
+        raise missing_extra("web", f"{name} needs Gradio") from error
     return getattr(web_manager, name)
 
 

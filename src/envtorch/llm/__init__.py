@@ -1,7 +1,7 @@
 """Language models, as rubrics and harnesses ask them: one prompt, or a conversation with tools.
 
-Needs no package until a client is made; `pip install envtorch[openai]` or `envtorch[anthropic]` then
-bring the one that talks to the service.
+Needs no package until a client is made; the extras `openai` and `anthropic`
+bring the packages that talk to the services.
 """
 
 from envtorch.llm.anthropic import AnthropicClient

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.llm.llm_client import LLMClient, LLMResponse, ToolCall
 from envtorch.llm.schemas import anthropic_messages, anthropic_tools
 
@@ -27,9 +27,7 @@ class AnthropicClient(LLMClient):
         try:
             import anthropic
         except ImportError as missing:
-            raise MissingExtra(
-                "this needs the anthropic package: pip install 'envtorch[anthropic]'"
-            ) from missing
+            raise missing_extra("anthropic", "this needs the anthropic package") from missing
         self.model = model
         self.system_prompt = system_prompt
         self.temperature = temperature

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.llm.llm_client import LLMClient, LLMResponse, ToolCall
 from envtorch.llm.schemas import openai_tools
 
@@ -17,7 +17,7 @@ def AsyncOpenAI(**options: Any) -> Any:  # noqa: N802, it stands for the class o
     try:
         import openai
     except ImportError as missing:
-        raise MissingExtra("this needs the openai package: pip install 'envtorch[openai]'") from missing
+        raise missing_extra("openai", "this needs the openai package") from missing
     return openai.AsyncOpenAI(**options)
 
 

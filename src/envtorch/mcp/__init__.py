@@ -1,11 +1,11 @@
-"""Environments made of tools: `MCPEnvironment`, on a FastMCP server. Needs `envtorch[mcp]`."""
+"""Environments made of tools: `MCPEnvironment`, on a FastMCP server. Needs the extra `mcp`."""
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 
 try:
     import fastmcp as _fastmcp  # noqa: F401
 except ImportError as missing:
-    raise MissingExtra("tools need the fastmcp package: pip install 'envtorch[mcp]'") from missing
+    raise missing_extra("mcp", "tools need the fastmcp package") from missing
 
 from envtorch.mcp.environment import MCPEnvironment
 

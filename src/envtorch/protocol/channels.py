@@ -267,7 +267,7 @@ class ClientChannels:
         else:
             frame = self.format.write(self._envelope(request, together[0], NO_CHANNEL, together[1]))
         try:
-            self.require_size(len(frame))
+            self.require_size(len(frame), len(request.channels))
         except MessageTooLarge:
             self._id, self._acknowledged = before
             raise
@@ -277,11 +277,19 @@ class ClientChannels:
         self._unsent.update(request.channels)
         return None
 
-    def require_size(self, size: int) -> None:
-        """Raise `MessageTooLarge` for a message that the server would not take."""
+    def require_size(self, size: int, sessions: int = 1) -> None:
+        """Raise `MessageTooLarge` for a message, to so many sessions, that the server would not take."""
         limit = self.max_message_bytes
-        if limit is not None and size > limit:
-            raise MessageTooLarge.of(size, limit, "the server's")
+        if limit is None or size <= limit:
+            return
+        error = MessageTooLarge.of(size, limit, "the server's")
+        if sessions > 1:
+            error = MessageTooLarge(
+                f"{error.message}: it is for {sessions} sessions together; send() to fewer at a time, "
+                "or set ENVTORCH_MAX_MESSAGE_BYTES on the server",
+                **error.details,
+            )
+        raise error
 
     def resend(self) -> bytes | None:
         """Every owed request that the current socket has not carried yet; None when there is none."""

@@ -20,8 +20,10 @@ from envtorch.errors import (
     EnvTorchError,
     InternalError,
     InvalidAction,
+    NotAllowed,
     OutOfResources,
     ResetRequired,
+    TimedOut,
     Unsupported,
 )
 from envtorch.protocol import messages
@@ -42,6 +44,20 @@ logger = logging.getLogger(__name__)
 
 Simulation = messages.ResetMessage | messages.StepMessage | messages.StateMessage
 Replies = Generator[Any, Any, Reply]
+
+
+OF_ENVIRONMENTS = (
+    EnvironmentFailed,
+    InvalidAction,
+    NotAllowed,
+    OutOfResources,
+    ResetRequired,
+    TimedOut,
+    Unsupported,
+)
+"""Errors of ours that an author's code may raise, and that reach the caller as they are. The others say
+something about the server or the session, which an environment cannot know: `SessionLost`, raised by an
+environment that has lost a session of its own somewhere else, is its failure."""
 
 
 class CallResult(NamedTuple):
@@ -363,7 +379,9 @@ def answer_many(hosts: Sequence[EnvironmentHost], actions: Actions[Any]) -> Call
     try:
         return CallResult(step_many([host.environment for host in hosts], actions), None)
     except BaseException as error:
-        return CallResult(None, failure_of("step_many", error))
+        blame = blamed("step_many", error)
+        blame.__cause__ = None if blame is error else error
+        return CallResult(None, blame)
 
 
 def failure_of(operation: str, error: BaseException) -> EnvTorchError:
@@ -385,7 +403,7 @@ def failure_of(operation: str, error: BaseException) -> EnvTorchError:
 
 def blamed(doing: str, error: BaseException) -> EnvTorchError:
     """What an author's code raised, as the failure of the environment that it is."""
-    if isinstance(error, EnvTorchError):
+    if isinstance(error, OF_ENVIRONMENTS):
         return error
     if isinstance(error, MemoryError):
         return OutOfResources(f"{doing} ran out of memory")

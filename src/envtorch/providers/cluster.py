@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import ConfigurationError, EngineUnavailable, MissingExtra, ProviderFailed
+from envtorch.errors import ConfigurationError, EngineUnavailable, ProviderFailed
+from envtorch.extras import missing_extra
 from envtorch.providers.manifests import Manifest
 
 try:
@@ -18,7 +19,7 @@ try:
     from kubernetes.config.config_exception import ConfigException
     from kubernetes.stream import portforward
 except ModuleNotFoundError as missing:
-    raise MissingExtra(f"Kubernetes needs {missing.name!r}: pip install 'envtorch[kubernetes]'") from missing
+    raise missing_extra("kubernetes", f"Kubernetes needs {missing.name!r}") from missing
 
 __all__ = ["Cluster", "ForwardStream", "speaking_to_cluster"]
 

@@ -14,9 +14,9 @@ from envtorch.errors import (
     ConfigurationError,
     EngineUnavailable,
     ImageUnavailable,
-    MissingExtra,
     ProviderFailed,
 )
+from envtorch.extras import missing_extra
 from envtorch.providers.ownership import OWNER_LABEL, PROVIDER_LABEL, OwnerTag
 from envtorch.providers.provider_base import ContainerProvider, Phase, Status
 from envtorch.providers.provider_options import checked_environment, read_options
@@ -28,7 +28,7 @@ from envtorch.settings import variables
 try:
     import daytona
 except ModuleNotFoundError as missing:
-    raise MissingExtra("Daytona's sandboxes need its package: pip install 'envtorch[daytona]'") from missing
+    raise missing_extra("daytona", "Daytona's sandboxes need its package") from missing
 
 __all__ = ["DaytonaOptions", "DaytonaProvider", "sweep_daytona"]
 

@@ -11,10 +11,10 @@ from envtorch.errors import (
     ConfigurationError,
     EngineUnavailable,
     ImageUnavailable,
-    MissingExtra,
     PortTaken,
     ProviderFailed,
 )
+from envtorch.extras import missing_extra
 from envtorch.settings import engine_addresses
 
 try:
@@ -23,7 +23,7 @@ try:
     from docker.errors import APIError, DockerException, ImageNotFound
     from docker.utils import kwargs_from_env
 except ModuleNotFoundError as missing:
-    raise MissingExtra(f"containers need {missing.name!r}: pip install 'envtorch[docker]'") from missing
+    raise missing_extra("docker", f"containers need {missing.name!r}") from missing
 
 __all__ = ["Progress", "connect", "fetch_image", "hanging_up", "speaking_to_engine"]
 

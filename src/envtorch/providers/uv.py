@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import ConfigurationError, MissingExtra, ProviderFailed
+from envtorch.errors import ConfigurationError, ProviderFailed
+from envtorch.extras import missing_extra
 from envtorch.providers.child import SCRIPTS, listen, start_child
 from envtorch.providers.provider_base import RuntimeProvider
 from envtorch.providers.provider_options import checked_environment, checked_port, read_options
@@ -158,5 +159,5 @@ def find_uv() -> str:
     """Where uv is: on the path, or beside this Python."""
     found = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if found is None:
-        raise MissingExtra("UVProvider needs uv: pip install 'envtorch[uv]'")
+        raise missing_extra("uv", "UVProvider needs uv")
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.recording.format import Moment
 from envtorch.recording.reader import Episode, Recording
 
@@ -18,7 +18,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ImportError as error:
-    raise MissingExtra("Parquet needs: pip install 'envtorch[record]'") from error
+    raise missing_extra("record", "Parquet needs the pyarrow package") from error
 
 __all__ = ["COLUMNS", "export", "rows"]
 

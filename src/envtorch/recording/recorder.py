@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envtorch.errors import ConfigurationError, RecordingFailed
+from envtorch.extras import install_command
 from envtorch.recording.format import Fork, Header, Lost, write_line
 from envtorch.recording.redaction import Redactor
 from envtorch.recording.session_recorder import SessionRecorder
@@ -146,7 +147,7 @@ class Recorder:
         if not writer.path.exists():  # the disk refused even the first line
             return
         if find_spec("pyarrow") is None:
-            logger.info("%s: install envtorch[record] to have Parquet beside it", writer.path)
+            logger.info("%s: to have Parquet beside it: %s", writer.path, install_command("record"))
             return
         from envtorch.recording.parquet import export
 

@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from envtorch.errors import MissingExtra, SessionLost
+from envtorch.errors import SessionLost
+from envtorch.extras import missing_extra
 
 from .results import Failure, Outcome, Result
 
 try:
     from smolagents.local_python_executor import LocalPythonExecutor
 except ImportError as error:
-    raise MissingExtra("the smolagents executor needs: pip install 'envtorch[smolagents]'") from error
+    raise missing_extra("smolagents", "the smolagents executor needs the smolagents package") from error
 
 __all__ = ["CANNOT", "SmolagentsExecutor"]
 

@@ -127,11 +127,15 @@ class DrainingServer(Server):
             self.config.timeout_graceful_shutdown = min(
                 left_s, self.config.timeout_graceful_shutdown or left_s
             )
+        await self.take_no_more()
         await super().shutdown(sockets)
         if self._told_to_stop.is_set():
             self._last_resort = threading.Timer(LEAVE_S, _leave)
             self._last_resort.daemon = True
             self._last_resort.start()
+
+    async def take_no_more(self) -> None:
+        """Before connections are closed: have no other one come, where they do not come from listeners."""
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -144,7 +148,8 @@ class DrainingServer(Server):
 def _leave() -> None:
     """End a process that was told to stop, and whose event loop does not end.
 
-    asyncio waits for tasks that ignore their cancellation and for the threads of its executor.
+    asyncio waits without end for tasks that ignore their cancellation, and Python, at its exit, for the
+    threads of executors: neither can be stopped, so only the process can be.
     """
     logger.error("an environment keeps the event loop from ending; the process ends without it")
     logging.shutdown()
@@ -186,8 +191,9 @@ def serve(
 
     A `listener` is a socket that is already bound, which leaves no race for the port. Tokens from
     `token_file` lock every door, beside those the application itself asks for. At SIGTERM, running calls have
-    `drain_s` seconds to end. A process whose event loop then still does not end, because a thread of its
-    executor hangs, is ended with exit code 0 and a line in the log.
+    `drain_s` seconds to end. A process whose event loop then still does not end, because a task ignores its
+    cancellation or a thread of the loop's executor hangs, is ended after `LEAVE_S` more, with exit code 0 and
+    a line in the log: sessions and recordings are closed by then, but hooks of `atexit` do not run.
 
     With `on_ready` the first environment is built at once, and kept for the first session; `on_ready` is
     called when that is done and connections are accepted. Raises `FactoryFailed` when the environment cannot

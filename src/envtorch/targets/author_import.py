@@ -11,7 +11,7 @@ from envtorch.env import Environment
 from envtorch.errors import ConfigurationError, EnvTorchError, FactoryFailed
 from envtorch.tracebacks import author_line, author_traceback
 
-__all__ = ["attribute_of", "author_errors", "environments_in", "failure_of", "import_module"]
+__all__ = ["attribute_of", "author_errors", "environments_in", "failure_of", "import_module", "unfinished_in"]
 
 
 @contextmanager
@@ -104,14 +104,20 @@ def servable_in(module: ModuleType) -> list[str]:
 
 def environments_in(module: ModuleType) -> list[str]:
     """The names of the environment classes that a module defines and that can be built."""
-    return [
-        name
+    return [name for name, missing in _environment_classes(module).items() if not missing]
+
+
+def unfinished_in(module: ModuleType) -> dict[str, list[str]]:
+    """The environment classes that a module defines and that cannot be built, with what each lacks."""
+    return {name: missing for name, missing in _environment_classes(module).items() if missing}
+
+
+def _environment_classes(module: ModuleType) -> dict[str, list[str]]:
+    return {
+        name: sorted(value.__abstractmethods__)
         for name, value in vars(module).items()
-        if isinstance(value, type)
-        and issubclass(value, Environment)
-        and value.__module__ == module.__name__
-        and not value.__abstractmethods__
-    ]
+        if isinstance(value, type) and issubclass(value, Environment) and value.__module__ == module.__name__
+    }
 
 
 def is_application(value: object) -> bool:

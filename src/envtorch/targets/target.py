@@ -12,7 +12,7 @@ from typing import Any
 from envtorch.compat import activate_for_serving
 from envtorch.errors import ConfigurationError
 from envtorch.targets.application import application_of
-from envtorch.targets.author_import import attribute_of, environments_in, import_module
+from envtorch.targets.author_import import attribute_of, environments_in, import_module, unfinished_in
 from envtorch.targets.directory_apps import load_directory
 
 __all__ = ["Target", "bundled_environments", "find_target", "load_app"]
@@ -137,6 +137,13 @@ def _only_name(module: ModuleType) -> str:
         raise ConfigurationError(
             f"{file} has several environments: {', '.join(names)}",
             next_step=f"say which one, as in {file}:{names[0]}",
+        )
+    unfinished = unfinished_in(module)
+    if unfinished:
+        listed = "; ".join(f"{name} lacks {', '.join(missing)}" for name, missing in unfinished.items())
+        raise ConfigurationError(
+            f"{file} has no environment that can be built: {listed}",
+            next_step=f"define {', '.join(next(iter(unfinished.values())))} in {next(iter(unfinished))}",
         )
     raise ConfigurationError(
         f"{file} has no `app` and no environment class",

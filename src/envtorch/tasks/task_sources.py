@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from envtorch.errors import ConfigurationError, MissingExtra
+from envtorch.extras import missing_extra
 
 __all__ = ["HubDataset", "Rows", "TaskSource", "open_rows", "source_named"]
 
@@ -176,7 +177,7 @@ class ParquetRows:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError as error:
-            raise MissingExtra("tasks in Parquet need: pip install 'envtorch[record]'") from error
+            raise missing_extra("record", "tasks in Parquet need the pyarrow package") from error
         try:
             return pq.ParquetFile(self._path)
         except pa.ArrowException as error:

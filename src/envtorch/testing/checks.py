@@ -106,7 +106,7 @@ def serialisability(subject: Subject) -> Iterator[Finding]:
             results.append(("step", player.step(subject.codec.decode_action(action))))
         for method, observation in results:
             try:
-                told = player.told(observation)
+                told = player.told(observation, method)
             except EnvTorchError as error:
                 yield Finding("serialisability", f"the observation of {method}: {error}", advice)
                 return
@@ -201,17 +201,17 @@ def _where(one: list[bytes], other: list[bytes]) -> str:
 def values(subject: Subject) -> Iterator[Finding]:
     """What was given stays as it was given: observations do not change afterwards, actions not at all."""
     with subject.player() as player:
-        kept = [player.reset(subject.reset_options())]
-        told = [player.told(kept[0])]
+        kept = [("reset", player.reset(subject.reset_options()))]
+        told = [player.told(kept[0][1], "reset")]
         for given in subject.actions:
             action = subject.codec.decode_action(given)
             before = encode_value(action)
-            kept.append(player.step(action))
-            told.append(player.told(kept[-1]))
+            kept.append(("step", player.step(action)))
+            told.append(player.told(kept[-1][1], "step"))
             if encode_value(action) != before:
                 yield Finding("values", "step changes the action it is given", "copy what you want to change")
                 return
-        if [player.told(observation) for observation in kept] != told:
+        if [player.told(observation, method) for method, observation in kept] != told:
             yield Finding(
                 "values",
                 "an observation changed after it was returned, because it shares a list or dictionary "

@@ -39,12 +39,13 @@ def check_env(
     reward_range: tuple[float, float] | None = None,
     seed: int = 7,
     steps: int = 5,
+    progress: Callable[[str], None] = lambda check: None,
 ) -> Report:
     """Play an environment every way a server and a trainer would, and report what is not right.
 
     `actions` is an episode's worth, each as a client would send it; without it they are made up from the
     action's schema, which finds less where most actions are invalid. The environment must be a class or
-    a factory: several are made.
+    a factory: several are made. `progress` is called with the name of each check before it runs.
     """
     source = load_object(env) if isinstance(env, str) else env
     if isinstance(source, Environment):
@@ -52,17 +53,18 @@ def check_env(
     spec: EnvSpec[Any, Any, Any] = EnvSpec.of(source, action=action_cls, observation=observation_cls)
     codec = Codec(spec)
     name = getattr(source, "__name__", spec.name)
+    progress("construction")
     try:
         with isolation.undisturbed():
             chosen = actions if actions is not None else made_up_actions(source, codec, steps, seed)
-    except Exception as error:  # an author's code
+    except (Exception, SystemExit) as error:  # an author's code
         unrun = dict.fromkeys((check.__name__ for check in CHECKS), "the environment does not run")
         return Report(name, ("construction",), (_crashed("construction", error),), unrun)
     subject = Subject(name, source, codec, chosen, dict(reset_options or {}), seed, reward_range)
-    return _examined(subject)
+    return _examined(subject, progress)
 
 
-def _examined(subject: Subject) -> Report:
+def _examined(subject: Subject, progress: Callable[[str], None]) -> Report:
     findings: list[Finding] = []
     not_run: dict[str, str] = {}
     ran: list[str] = []
@@ -71,13 +73,14 @@ def _examined(subject: Subject) -> Report:
         if "contract" in {finding.check for finding in findings if finding.traceback}:
             not_run[name] = "the environment does not run"
             continue
+        progress(name)
         try:
             with isolation.undisturbed():
                 findings += check(subject)
         except NotRun as reason:
             not_run[name] = str(reason)
             continue
-        except Exception as error:  # an author's code: it is the finding
+        except (Exception, SystemExit) as error:  # an author's code: it is the finding
             findings.append(_crashed(name, error))
         ran.append(name)
     has_crashed = any(finding.traceback for finding in findings)
@@ -86,7 +89,7 @@ def _examined(subject: Subject) -> Report:
     return Report(subject.name, tuple(ran), tuple(findings), not_run, notes)
 
 
-def _crashed(check: str, error: Exception) -> Finding:
+def _crashed(check: str, error: BaseException) -> Finding:
     line = author_line(error)
     at = f" ({line})" if line else ""
     return Finding(

@@ -25,11 +25,11 @@ def isolation(subject: Subject) -> Iterator[Finding]:
     with subject.player() as alone:
         expected = alone.episode(subject.reset_options(), subject.actions)
     with subject.player() as one, subject.player() as other:
-        told = [one.told(one.reset(subject.reset_options()))]
+        told = [one.told(one.reset(subject.reset_options()), "reset")]
         other.reset(subject.reset_options(seed=subject.seed + 1, episode_id="neighbour"))
         for action in subject.actions:
             observation = one.step(one.codec.decode_action(action))
-            told.append(one.told(observation))
+            told.append(one.told(observation, "step"))
             other.step(other.codec.decode_action(action))
             if getattr(observation, "done", False):
                 break

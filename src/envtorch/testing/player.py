@@ -43,9 +43,12 @@ class CheckedPlayer:
             if self._loop is not None:
                 self._loop.close()
 
-    def told(self, observation: Any) -> bytes:
-        """An observation as a client would be told it: what two runs are compared by."""
-        encoded = encode_observation(observation)
+    def told(self, observation: Any, method: str) -> bytes:
+        """What a client receives for an observation: two runs are compared by it.
+
+        `method` is the one that returned it: an error names it.
+        """
+        encoded = encode_observation(observation, method=method, expected=self.codec.spec.observation)
         return b"%b|%r|%r" % (encoded.observation, repr(encoded.reward).encode(), encoded.done)
 
     def episode(
@@ -55,11 +58,11 @@ class CheckedPlayer:
         before_step: Callable[[], None] = lambda: None,
     ) -> list[bytes]:
         """Everything a client is told in one episode."""
-        told = [self.told(self.reset(options))]
+        told = [self.told(self.reset(options), "reset")]
         for action in actions:
             before_step()
             observation = self.step(self.codec.decode_action(action))
-            told.append(self.told(observation))
+            told.append(self.told(observation, "step"))
             if getattr(observation, "done", False):
                 break
         return [*told, encode_value(self.state())]

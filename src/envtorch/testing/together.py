@@ -45,7 +45,7 @@ def _compared(subject: Subject) -> Iterator[Finding]:
                 player.reset(subject.reset_options(seed=subject.seed + number))
         for number, given in enumerate(subject.actions, start=1):
             expected = [player.step(subject.codec.decode_action(given)) for player in alone]
-            wrong = _told_otherwise(subject, joined, given, [alone[0].told(one) for one in expected])
+            wrong = _told_otherwise(subject, joined, given, [alone[0].told(one, "step") for one in expected])
             if wrong is not None:
                 yield Finding("together", f"step_many {wrong} at step {number}", ADVICE)
                 return
@@ -73,7 +73,7 @@ def _told_otherwise(
         observations = _observations(subject, answer, len(players))
     except ValueError as error:
         return f"gives what cannot be used ({error})"
-    told = [players[0].told(one) for one in observations]
+    told = [players[0].told(one, "step_many") for one in observations]
     return None if told == expected else "answers otherwise than step"
 
 

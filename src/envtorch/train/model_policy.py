@@ -4,13 +4,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envtorch.errors import ConfigurationError, MissingExtra
+from envtorch.errors import ConfigurationError
+from envtorch.extras import missing_extra
 from envtorch.rollout import Completion, Prompt
 
 try:
     import torch
 except ModuleNotFoundError as missing:
-    raise MissingExtra("a local model needs torch: pip install 'envtorch[trl]'") from missing
+    raise missing_extra("trl", "a local model needs torch") from missing
 
 __all__ = ["ModelPolicy"]
 

@@ -5,7 +5,7 @@ It is made with Gradio (extra `web`), which is loaded when a page is mounted and
 
 from typing import Any
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.settings import silence_gradio
 
 __all__ = ["mount"]
@@ -17,7 +17,7 @@ def mount(app: Any, server: Any, mode: Any, *, title: str | None = None, **optio
     try:
         import gradio  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("the web page needs Gradio: pip install 'envtorch[web]'") from error
+        raise missing_extra("web", "the web page needs Gradio") from error
     from envtorch.web.page import PageOptions
     from envtorch.web.page import mount as mount_page
 

@@ -1,4 +1,8 @@
-"""The whole attack suite through a live server: each is contained, and the session next door goes on."""
+"""The attack suite through a live server: each is contained, and the session next door goes on.
+
+Every day one attack of each group is tried here, and all of them on a sandbox (tests/sandbox); `make
+test-attacks` tries all of them here, too.
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,7 +18,12 @@ from tests.support import eventually, running
 
 from .assault import Siege, laid_to
 
-NAMES = [attack.name for attack in attacks(Target(0, "/x", 1, "/x", "x"))]
+ATTACKS = attacks(Target(0, "/x", 1, "/x", "x"))
+EVERYDAY = set({attack.group: number for number, attack in enumerate(ATTACKS)}.values())
+NUMBERS = [
+    pytest.param(number, id=attack.name, marks=() if number in EVERYDAY else pytest.mark.attacks)
+    for number, attack in enumerate(ATTACKS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +38,6 @@ def siege(sandboxes: None) -> Iterator[Siege]:
         eventually(lambda: server.sessions.active == 0, "every session is closed")
 
 
-@pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
+@pytest.mark.parametrize("number", NUMBERS)
 def test_contained(siege: Siege, number: int) -> None:
     siege.carry_out(attacks(siege.target)[number])

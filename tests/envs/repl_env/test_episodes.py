@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from envtorch.envs.repl_env import REPLAction, REPLEnvironment, REPLObservation
+from envtorch.envs.repl_env import REPLAction, REPLEnvironment, REPLObservation, notebook
 from envtorch.errors import EnvironmentFailed, InvalidAction, ResetRequired
 from envtorch.testing import check_env
 
@@ -81,48 +81,50 @@ def test_long_output_is_cut_and_says_how_long_it_was(env: Session) -> None:
     assert stdout == "y" * 8192 + "\n... (truncated, total 10000 chars)"
 
 
-@pytest.mark.parametrize(
-    ("code", "answer"),
-    [
-        ("print('FINAL(42)')", "42"),
-        ("FINAL(f'{6 * 7}')", "42"),
-        ("print(FINAL('a) b'))", "a) b"),
-        ("for x in [1]:\n    FINAL({'a': (1, 2)})", "{'a': (1, 2)}"),
-        ("best = 'the gardener'\nprint('FINAL_VAR(best)')", "the gardener"),
-        ("best = [1]\nFINAL_VAR('best')", "[1]"),
-        ("answer['content'] = 7\nanswer['ready'] = True", "7"),
-        ("answer = {'content': 'mine', 'ready': 1}", "mine"),
-        ("print('FINAL(printed)')\n1 / 0", "printed"),
-    ],
-)
-def test_a_final_answer_ends_the_episode(env: Session, code: str, answer: str) -> None:
-    env.reset(task_prompt="t")
-    result = env.execute(code)
-    assert (result.done, result.reward) == (True, 1.0)
-    assert result.observation.metadata["final_answer"] == answer
-    assert env.state().final_answer == answer
-    with pytest.raises(EnvironmentFailed, match="call reset"):
-        env.execute("1")
+FINAL = [
+    ("print('FINAL(42)')", "42"),
+    ("FINAL(f'{6 * 7}')", "42"),
+    ("print(FINAL('a) b'))", "a) b"),
+    ("for x in [1]:\n    FINAL({'a': (1, 2)})", "{'a': (1, 2)}"),
+    ("best = 'the gardener'\nprint('FINAL_VAR(best)')", "the gardener"),
+    ("best = [1]\nFINAL_VAR('best')", "[1]"),
+    ("answer['content'] = 7\nanswer['ready'] = True", "7"),
+    ("answer = {'content': 'mine', 'ready': 1}", "mine"),
+    ("print('FINAL(printed)')\n1 / 0", "printed"),
+]
+"""Code that gives an answer, and the answer."""
+
+WORDS = [
+    "print('say FINAL(x) when you are done')",
+    "'FINAL(quoted)'",
+    "print('FINAL(never closed')",
+    "print('FINAL_VAR(missing)')",
+    "FINAL_VAR('missing')",
+    "answer['content'] = 'not ready'",
+    "answer = 3",
+    "s = 'FINAL(in a string)'",
+]
+"""Code that speaks of an answer, and gives none."""
+
+
+def test_a_final_answer_ends_the_episode(env: Session) -> None:
+    for code, answer in FINAL:
+        env.reset(task_prompt="t")
+        result = env.execute(code)
+        assert (result.done, result.reward) == (True, 1.0), code
+        assert result.observation.metadata["final_answer"] == answer
+        assert env.state().final_answer == answer
+        with pytest.raises(EnvironmentFailed, match="call reset"):
+            env.execute("1")
     assert not env.reset().done
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "print('say FINAL(x) when you are done')",
-        "'FINAL(quoted)'",
-        "print('FINAL(never closed')",
-        "print('FINAL_VAR(missing)')",
-        "FINAL_VAR('missing')",
-        "answer['content'] = 'not ready'",
-        "answer = 3",
-        "s = 'FINAL(in a string)'",
-    ],
-)
-def test_words_about_an_answer_are_none(env: Session, code: str) -> None:
-    env.reset()
-    result = env.execute(code)
-    assert (result.done, result.reward, result.observation.metadata["final_answer"]) == (False, 0.0, None)
+def test_words_about_an_answer_are_none(env: Session) -> None:
+    for code in WORDS:
+        env.reset()
+        result = env.execute(code)
+        said = (result.done, result.reward, result.observation.metadata["final_answer"])
+        assert said == (False, 0.0, None), code
 
 
 def test_an_answer_can_be_submitted(env: Session) -> None:
@@ -163,6 +165,13 @@ def test_an_object_that_ends_the_interpreter_when_it_is_shown_ends_the_episode(e
     result = env.execute(code)
     assert (result.done, result.reward) == (True, -0.1)
     assert "the episode is over" in result.observation.result.stderr
+
+
+@pytest.mark.parametrize("opened", ["blocking-local", "async-local"], indirect=True)
+def test_an_object_that_takes_for_ever_to_be_shown_is_left_out(
+    env: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notebook, "_PATIENCE_S", 0.5)
     env.reset()
     slow = "class Slow:\n    def __repr__(self):\n        while True: pass\nslow = Slow()"
     assert not env.execute(slow).done

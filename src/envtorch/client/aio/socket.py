@@ -146,14 +146,15 @@ class Connection(asyncio.Protocol):
         return messages.popleft()
 
     async def close(self, *, politely: bool) -> None:
-        if politely and not self._is_over and not self._is_half_sent:
-            self._transport.write(self._core.closing())
-            self._transport.close()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSING_S):
-                    await asyncio.shield(self._ended)
-                    return
-        self.abort()
+        try:
+            if politely and not self._is_over and not self._is_half_sent:
+                self._transport.write(self._core.closing())
+                self._transport.close()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSING_S):
+                        await asyncio.shield(self._ended)
+        finally:
+            self.abort()  # if it is not over: also for a task that is cancelled meanwhile
 
     def abort(self) -> None:
         transport = getattr(self, "_transport", None)  # None before there is a connection

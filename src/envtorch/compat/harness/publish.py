@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from envtorch.compat.harness.collect import RolloutSerializer
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 
 __all__ = ["README_FILENAME", "build_dataset_readme", "push_to_hf_hub"]
 
@@ -60,7 +60,7 @@ def push_to_hf_hub(
     try:
         import huggingface_hub
     except ImportError as missing:
-        raise MissingExtra("publishing needs the huggingface_hub package") from missing
+        raise missing_extra("hub", "publishing needs the huggingface-hub package") from missing
     (serializer.output_dir / README_FILENAME).write_text(build_dataset_readme(output_dir), encoding="utf-8")
     count = sum(1 for _ in serializer.episodes())
     api = huggingface_hub.HfApi(token=token)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import (
+    ConfigurationError,
     Draining,
     EnvTorchError,
     FactoryFailed,
     InvalidAction,
+    MissingExtra,
     SessionLost,
     Unsupported,
 )
@@ -321,12 +323,7 @@ class Sessions:
         except EnvTorchError:
             raise
         except Exception as error:
-            logger.exception("environment factory %s failed", self.factory.name)
-            raise FactoryFailed(
-                f"Environment factory '{self.factory.name}' failed to create instance.",
-                factory_name=self.factory.name,
-                reason=str(error) or repr(error),
-            ) from error
+            raise self._not_made(error) from error
 
     async def _build_here(self) -> Runner:
         if self._need_threads:
@@ -339,9 +336,22 @@ class Sessions:
         return runner
 
     def _make(self) -> EnvironmentHost:
-        environment = self.factory.make()
+        try:
+            environment = self.factory.make()
+        except (ConfigurationError, FactoryFailed, MissingExtra):
+            raise
+        except EnvTorchError as error:  # raised by the author's code, it says nothing about this server
+            raise self._not_made(error) from error
         self.factory.require_concurrency(type(environment), self.capacity)
         return EnvironmentHost(environment, self._codec)
+
+    def _not_made(self, error: Exception) -> FactoryFailed:
+        logger.error("environment factory %s failed", self.factory.name, exc_info=error)
+        return FactoryFailed(
+            f"Environment factory '{self.factory.name}' failed to create instance.",
+            factory_name=self.factory.name,
+            reason=str(error) or repr(error),
+        )
 
     # The session of callers who never say who they are.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from importlib import import_module
 
-from envtorch.errors import MissingExtra
+from envtorch.extras import missing_extra
 from envtorch.protocol.ledger import CallOutcome
 
 __all__ = ["CARRIER", "Span", "no_span", "spans"]
@@ -28,5 +28,5 @@ def spans(*, enabled: bool) -> Span:
     try:
         span: Span = import_module("envtorch.server.telemetry.opentelemetry_spans").span
     except ModuleNotFoundError as missing:
-        raise MissingExtra("ENVTORCH_TRACING needs an extra: pip install 'envtorch[otel]'") from missing
+        raise missing_extra("otel", "ENVTORCH_TRACING needs the opentelemetry-api package") from missing
     return span

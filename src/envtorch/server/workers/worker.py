@@ -178,9 +178,12 @@ class WorkerServer(DrainingServer):
         self._numbers.connections = len(self.server_state.connections)
         return await super().on_tick(counter)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
+    async def take_no_more(self) -> None:
+        """Have the master give connections to others. Those under way are cut: their clients come back."""
         asyncio.get_running_loop().remove_reader(self._hatch)
+        self._hatch.close()
+        if self._adopting:
+            await asyncio.wait(self._adopting)
 
     def _take(self) -> None:
         """Take what the master hands over."""
