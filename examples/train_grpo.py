@@ -6,7 +6,7 @@
     python examples/train_grpo.py --faults 0.05                       # servers and sockets fail meanwhile
     python examples/train_grpo.py --faults 0.05 --score-lost-as-zero  # as a loop without EnvTorch would
 
-The model is made on the spot: 25 words, two layers, random weights. The environment shows a light and wants
+The model is made on the spot: 25 words, one layer, random weights. The environment shows a light and wants
 the button of the same number pressed, three times in an episode. Each run adds its curve to curves.json, and
 draws all curves that are there in curves.png.
 """
@@ -107,7 +107,7 @@ def make_model() -> tuple[Any, Any]:
         tokenizer_object=words, pad_token="<pad>", eos_token="<end>", chat_template=CHAT_TEMPLATE
     )
     torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
     tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "vocab_size": len(WORDS)}
     config = Qwen2Config(**shape, **tokens, num_key_value_heads=2, tie_word_embeddings=False)
     return Qwen2ForCausalLM(config), tokenizer
@@ -207,7 +207,7 @@ def common(steps: int) -> dict[str, Any]:
         "output_dir": tempfile.gettempdir(),
         "max_steps": steps,
         "num_generations": GROUP_SIZE,
-        "learning_rate": 3e-3,
+        "learning_rate": 1e-3,
         "use_cpu": True,
         "bf16": False,
         "logging_steps": 1,
@@ -384,7 +384,7 @@ def main() -> None:
     parser.add_argument(
         "--score-lost-as-zero", action="store_true", help="do not play again, and give reward 0"
     )
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=220)
     parser.add_argument("--curves", type=Path, default=Path("curves.json"), help="where the curves are kept")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()

@@ -74,7 +74,7 @@ class LampFormat(ChatFormat):
 
     def actions(self, completion: Completion) -> Sequence[Press]:
         word = completion.text.strip()
-        if not word.startswith("press"):
+        if not word.startswith("press") or word not in WORDS:
             raise NotAnAction(f"{word!r} is not a button")
         return [Press(button=int(word.removeprefix("press")))]
 

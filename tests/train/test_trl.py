@@ -272,27 +272,33 @@ def test_parked_rollouts_ask_the_policy_for_nothing(server: Running) -> None:
 
 
 def test_lost_members_are_left_out_and_the_rest_of_their_group_is_not(server: Running) -> None:
-    worker = worker_on(server.url, make_model(TOKENIZER), attempts=1, client_options=QUICK, group_size=8)
+    worker = worker_on(server.url, make_model(TOKENIZER), attempts=1, client_options=QUICK, buffer=10_000)
     policy, calls = worker._policy, 0
 
     def unlucky(prompts: Sequence[Prompt]) -> list[Completion]:
         nonlocal calls
         calls += 1
-        if calls == 1:
+        if calls % 2:
             lose(server, 3)
         return policy(prompts)
 
     worker._policy = unlucky  # type: ignore[assignment]
     worker.start()
     try:
-        unscored = 0.0
-        while not unscored:
+        told: dict[str, Any] = {"rollout/unscored_total": 0.0}
+        while not 0 < told["rollout/unscored_total"] < 4:
             told = worker.metrics_queue.get(timeout=PATIENCE_S)
-            assert isinstance(told["rollout/unscored_total"], float)
-            unscored = told["rollout/unscored_total"]
-        assert unscored < 8
+        given, scored = told["rollout/reward"][1], 4 - told["rollout/unscored_total"]
     finally:
         worker.stop()
+    assert given == scored
+    by_group: dict[int, list[Any]] = {}
+    while not worker.rollout_buffer.empty():
+        sample = worker.rollout_buffer.get()
+        by_group.setdefault(sample.group_id, []).append(sample)
+    assert {len(samples) for samples in by_group.values()} & {1, 2, 3}
+    for samples in by_group.values():
+        assert sum(sample.advantage for sample in samples) == pytest.approx(0.0, abs=1e-4)
 
 
 def test_a_worker_that_fails_says_so_in_check_health(server: Running) -> None:

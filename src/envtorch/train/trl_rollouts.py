@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from envtorch.client import EnvClient
-from envtorch.errors import ConfigurationError, MissingExtra
+from envtorch.errors import ConfigurationError
+from envtorch.extras import missing_extra
 from envtorch.rollout import (
     BlockingRollouts,
     Completion,
@@ -24,7 +25,7 @@ try:
     from datasets import Dataset
     from trl.models import unwrap_model_for_generation
 except ModuleNotFoundError as missing:
-    raise MissingExtra(f"this needs {missing.name!r}: pip install 'envtorch[trl]'") from missing
+    raise missing_extra("trl", f"TRL's trainers need {missing.name!r}") from missing
 
 __all__ = ["TRLRollouts"]
 

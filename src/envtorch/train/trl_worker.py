@@ -6,11 +6,14 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from envtorch.client import EnvClient
-from envtorch.errors import ConfigurationError, MissingExtra, TimedOut
+from envtorch.errors import ConfigurationError, TimedOut
+from envtorch.extras import missing_extra
 from envtorch.rollout import Completion, Prompt, Rollouts, RolloutSummary, Task, TrajectoryGroup
 from envtorch.train.model_policy import ModelPolicy
 
@@ -19,7 +22,7 @@ try:
     import torch
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 except ModuleNotFoundError as missing:
-    raise MissingExtra(f"this needs {missing.name!r}: pip install 'envtorch[trl]'") from missing
+    raise missing_extra("trl", f"TRL's trainers need {missing.name!r}") from missing
 
 __all__ = ["TRLRolloutWorker", "WeightCopy"]
 
@@ -78,6 +81,8 @@ class TRLRolloutWorker:
         self._make = partial(
             Rollouts, client, where, self._complete, **{"concurrency": concurrency, **options}
         )
+        self._lock = threading.Lock()
+        """Held to read or change what the thread has, as long as it plays."""
         self._rollouts: Rollouts | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._playing: asyncio.Task[None] | None = None
@@ -93,6 +98,7 @@ class TRLRolloutWorker:
         """Begin to play."""
         started = threading.Event()
         self._is_stopped.clear()
+        self._error = None
         self._last_sample_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, args=(started,), name="envtorch-trl", daemon=True)
         self._thread.start()
@@ -101,17 +107,19 @@ class TRLRolloutWorker:
     def stop(self) -> None:
         """Cancel what is played, end its sessions, and end the thread."""
         self._is_stopped.set()
-        if self._loop is not None and self._playing is not None:
-            self._loop.call_soon_threadsafe(self._playing.cancel)
+        with self._lock:
+            if self._loop is not None and self._playing is not None:
+                self._loop.call_soon_threadsafe(self._playing.cancel)
         if self._thread is not None:
             self._thread.join()
-            self._thread = self._loop = self._playing = self._rollouts = None
+            self._thread = None
 
     def update_model_version(self, model_version: int) -> None:
         """Go on, with weights of this version."""
-        self._version = model_version
-        if self._rollouts is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._rollouts.resume, model_version)
+        with self._lock:
+            self._version = model_version
+            if self._rollouts is not None and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._rollouts.resume, model_version)
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise what ended the worker, or `TimedOut` when there was no sample for this long."""
@@ -124,8 +132,12 @@ class TRLRolloutWorker:
 
     def park(self) -> None:
         """Hold the policy's calls back until `update_model_version`, and wait for the one that runs."""
-        if self._rollouts is not None and self._loop is not None and not self._is_stopped.is_set():
-            asyncio.run_coroutine_threadsafe(self._rollouts.park(), self._loop).result()
+        with self._lock:
+            if self._rollouts is None or self._loop is None:
+                return
+            parking = asyncio.run_coroutine_threadsafe(self._rollouts.park(), self._loop)
+        with suppress(CancelledError):  # the worker has ended meanwhile; `check_health` says why
+            parking.result()
 
     def _run(self, started: threading.Event) -> None:
         try:
@@ -138,12 +150,19 @@ class TRLRolloutWorker:
             started.set()
 
     async def _produce(self, started: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._playing = asyncio.current_task()
+        try:
+            await self._play(started)
+        finally:
+            with self._lock:
+                self._loop = self._playing = self._rollouts = None
+
+    async def _play(self, started: threading.Event) -> None:
         tasks = itertools.cycle(self._tasks) if isinstance(self._tasks, Sequence) else self._tasks
         async with self._make() as rollouts:
-            rollouts.resume(self._version)
-            self._rollouts = rollouts
+            with self._lock:
+                self._loop, self._playing = asyncio.get_running_loop(), asyncio.current_task()
+                self._rollouts = rollouts
+                rollouts.resume(self._version)
             started.set()
             numbers = itertools.count()
             async for group in rollouts.groups(tasks, size=self._group_size):
