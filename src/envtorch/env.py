@@ -67,6 +67,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """A step before the first `reset` is refused with `ResetRequired`, and the environment does not see it.
     Set to False where a new environment takes steps at once."""
 
+    DETERMINISTIC: ClassVar[bool | None] = None
+    """Whether the same reset options and actions give the same observations, in any process. `check_env`
+    measures it. A client with `recover="replay"` refuses an environment that says False."""
+
     DEFAULT_CLASSES: ClassVar[tuple[type, type] | None] = None
     """The action and observation classes of a subclass that names none itself."""
 
@@ -212,6 +216,8 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
     name: str = "environment"
     requires_reset: bool = True
     """Whether a step before the first `reset` is refused."""
+    deterministic: bool | None = None
+    """What the environment says about playing an episode again."""
 
     @classmethod
     def of(
@@ -247,6 +253,7 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
             reset_observation=reset_observation,
             name=name or _name_of(source),
             requires_reset=bool(getattr(source, "REQUIRES_RESET", True)),
+            deterministic=getattr(source, "DETERMINISTIC", None),
         )
 
 

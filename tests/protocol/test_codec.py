@@ -222,6 +222,12 @@ class TestTheEnvelope:
         result = over_the_wire(self.codec, ModelObservation(truncated=True))
         assert (result.done, result.terminated, result.truncated) == (True, False, True)
 
+    def test_an_episode_that_is_done_and_not_truncated_has_terminated(self) -> None:
+        data = self.data(done=True, truncated=False)
+        assert (data["done"], data["terminated"], data["truncated"]) == (True, True, False)
+        data = self.data(truncated=False)
+        assert (data["done"], data["terminated"], data["truncated"]) == (False, False, False)
+
     def test_a_reward_that_is_not_a_number_is_null(self) -> None:
         assert self.data(reward=float("nan"))["reward"] is None
 

@@ -25,4 +25,9 @@ class Framework:
         return (TORCH, *self.packages) if self.needs_torch else self.packages
 
 
-FRAMEWORKS = (Framework("trl", "trl", ("transformers>=5.13", "trl==1.16.0", "requests", "matplotlib>=3.10")),)
+FRAMEWORKS = (
+    Framework("trl", "trl", ("transformers>=5.13", "trl==1.16.0", "requests", "matplotlib>=3.10")),
+    Framework("gymnasium", "gymnasium", ("gymnasium==1.4.0",), needs_torch=False),
+    Framework("rllib", "ray", ("ray[rllib]==2.60.0", "gymnasium")),
+    Framework("torchrl", "torchrl", ("torchrl==0.14.1", "gymnasium")),
+)

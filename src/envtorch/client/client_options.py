@@ -1,15 +1,17 @@
 """How a client reaches its server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol, Self, TypedDict, get_args
 
+from envtorch.client.addresses import Elsewhere
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.reconnect import Timings
 
-__all__ = ["ClientOptions", "GivenOptions", "Owner", "Wire"]
+__all__ = ["ClientOptions", "GivenOptions", "Owner", "Recovery", "Wire"]
 
 Wire = Literal["json", "msgpack", "openenv"]
+Recovery = Literal["replay"]
 
 
 class GivenOptions(TypedDict, total=False):
@@ -24,6 +26,9 @@ class GivenOptions(TypedDict, total=False):
     wait_s: float
     reconnect_s: float
     heartbeat_s: float
+    recover: Recovery | None
+    recover_s: float
+    elsewhere: Sequence[str] | Elsewhere
 
 
 class Owner(Protocol):
@@ -51,6 +56,15 @@ class ClientOptions:
     many calls are made meanwhile; a server that refuses connections is given up after a second."""
     heartbeat_s: float = 20.0
     """How long a server may be silent during a call before it is pinged."""
+    recover: Recovery | None = None
+    """What happens when the server is lost. None: the session is lost with it. "replay": its episode is
+    played again on another server, every observation is compared with the one that was seen, and the call
+    goes on there."""
+    recover_s: float = 120.0
+    """How long one recovery may take: finding another server, and playing the episode again there."""
+    elsewhere: Sequence[str] | Elsewhere = ()
+    """With `recover`: the addresses of other servers with the same environment. Without any, the session is
+    recovered at its own address, when a server is there again."""
 
     @property
     def subprotocols(self) -> list[str]:
@@ -65,6 +79,7 @@ class ClientOptions:
             wait_s=self.wait_s,
             reconnect_s=self.reconnect_s,
             heartbeat_s=self.heartbeat_s,
+            **({"refused_s": 0.0} if self.elsewhere else {}),
         )
 
     @property
@@ -85,4 +100,10 @@ class ClientOptions:
             raise ConfigurationError(f"a client has no option {', '.join(map(repr, unknown))}")
         if given.get("wire", "json") not in get_args(Wire):
             raise ConfigurationError(f"wire is one of {', '.join(get_args(Wire))}, not {given['wire']!r}")
+        if given.get("recover") not in (None, *get_args(Recovery)):
+            raise ConfigurationError(f"recover is 'replay' or None, not {given['recover']!r}")
+        if isinstance(given.get("elsewhere"), str):
+            raise ConfigurationError("elsewhere is a list of addresses, also when it is only one")
+        if given.get("elsewhere") and given.get("recover") is None:
+            raise ConfigurationError("`elsewhere` is where sessions are recovered: set recover='replay' too")
         return cls(base_url, **{name: value for name, value in given.items() if value is not None})

@@ -2,28 +2,77 @@
 it."""
 
 import time
+from functools import partial
 
 from envtorch.client.client_options import ClientOptions
-from envtorch.errors import Unsupported
+from envtorch.client.replaying import TRIED_AGAIN, EpisodeLog, Replaying
+from envtorch.errors import ConfigurationError, Unsupported
 from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.formats import Format
-from envtorch.protocol.reconnect import Drop, Reconnecting, SocketFlow, connected
+from envtorch.protocol.reconnect import (
+    Drop,
+    Move,
+    Reconnecting,
+    Sleep,
+    SocketFlow,
+    connected,
+    new_backoff,
+)
 
-__all__ = ["NO_CANCEL", "NO_FORK", "Session", "open_session", "open_vector", "resumed"]
+__all__ = [
+    "NO_CANCEL",
+    "NO_FORK",
+    "Session",
+    "copy_of",
+    "open_session",
+    "open_vector",
+    "reconnecting",
+    "resumed",
+]
 
-Session = BaseSession | Reconnecting
+Session = BaseSession | Reconnecting | Replaying
 
 NO_FORK = "this session cannot be forked: it speaks OpenEnv's wire, which has no message for that"
 NO_CANCEL = "OpenEnv's wire cannot take a request back"
 NO_VECTOR = (
     "this server speaks OpenEnv's wire only, which has one session per socket: open that many clients instead"
 )
+NO_VECTOR_RECOVERY = (
+    "a vector cannot be recovered: leave recover='replay' out and reset its lost sessions, or open clients"
+)
 Exceptions = tuple[type[BaseException], ...]
 
 
 def open_session(options: ClientOptions, unharmful: Exceptions = ()) -> SocketFlow[Session]:
     """One session, over the best wire that the server speaks."""
+    if options.recover is None:
+        return (yield from _open_one(options, unharmful))
+    session = yield from _open_somewhere(options, unharmful)
+    try:
+        return _replaying(options, session, EpisodeLog(), unharmful)
+    except Unsupported:
+        yield from session.close()
+        raise
+
+
+def _open_somewhere(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseSession | Reconnecting]:
+    """The first session of a client that recovers: elsewhere, if its own server is not there."""
+    deadline = time.monotonic() + options.connect_timeout_s
+    backoff = new_backoff()
+    while True:
+        try:
+            return (yield from _open_one(options, unharmful))
+        except TRIED_AGAIN:
+            delay = backoff.next_s()
+            left_s = deadline - time.monotonic() - delay
+            if not options.elsewhere or left_s <= 0:
+                raise
+        yield Sleep(delay)
+        yield Move(left_s)
+
+
+def _open_one(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseSession | Reconnecting]:
     format = yield from connected(options.timings, time.monotonic)
     if format is None:
         return BaseSession(options.timings, time.monotonic)
@@ -32,6 +81,8 @@ def open_session(options: ClientOptions, unharmful: Exceptions = ()) -> SocketFl
 
 def open_vector(options: ClientOptions, count: int, unharmful: Exceptions = ()) -> SocketFlow[Reconnecting]:
     """That many sessions on one socket, or none. Raises `Unsupported` on OpenEnv's wire."""
+    if options.recover is not None:
+        raise ConfigurationError(NO_VECTOR_RECOVERY)
     format = yield from connected(options.timings, time.monotonic)
     if format is None:
         yield Drop(politely=True)
@@ -50,7 +101,31 @@ def _opened(
     return sessions
 
 
+def _replaying(
+    options: ClientOptions, session: BaseSession | Reconnecting, log: EpisodeLog, unharmful: Exceptions
+) -> Replaying:
+    reopen = partial(_open_one, options, unharmful)
+    return Replaying(session, reopen, log, recover_s=options.recover_s, clock=time.monotonic)
+
+
+def reconnecting(session: Session) -> Reconnecting | None:
+    """The session's own connection, if it is one that can fork and cancel."""
+    if isinstance(session, Replaying):
+        session = session.session
+    return session if isinstance(session, Reconnecting) else None
+
+
 def resumed(options: ClientOptions, format: Format, token: str, unharmful: Exceptions = ()) -> Reconnecting:
     """A session that exists on the server, to be attached by `open()`."""
     channels = ClientChannels(format, token=token)
     return Reconnecting(channels, options.timings, clock=time.monotonic, unharmful=unharmful)
+
+
+def copy_of(
+    session: Session, options: ClientOptions, token: str, unharmful: Exceptions = ()
+) -> Reconnecting | Replaying:
+    """A copy of `session` that a fork has made on the server, to be attached by `open()`."""
+    copy = resumed(options, session.format, token, unharmful)
+    if not isinstance(session, Replaying):
+        return copy
+    return _replaying(options, copy, session.log.copy(), unharmful)

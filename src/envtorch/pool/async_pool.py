@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from envtorch.errors import EnvTorchError, TimedOut
+from envtorch.errors import EnvTorchError
+from envtorch.pool.leases import granted_async
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
 from envtorch.pool.server_pool import ServerPool
@@ -117,17 +118,7 @@ class AsyncEnvPool(ServerPool[ClientT]):
 
     async def _acquire(self, timeout_s: float | None) -> Replica:
         self._home.require()
-        ticket = self._keeper.ask()
-        granted = asyncio.wrap_future(ticket.granted)
-        try:
-            done, _ = await asyncio.wait([granted], timeout=timeout_s)
-        except asyncio.CancelledError:
-            self._keeper.withdraw(ticket)
-            raise
-        if not done:
-            self._keeper.withdraw(ticket)
-            raise TimedOut(f"no session was free within {timeout_s:g} s")
-        return granted.result()
+        return await granted_async(self._keeper, timeout_s)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from envtorch.errors import EnvTorchError, TimedOut
+from envtorch.errors import EnvTorchError
+from envtorch.pool.leases import granted
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
 from envtorch.pool.server_pool import ServerPool
@@ -41,6 +42,9 @@ class EnvPool(ServerPool[ClientT]):
     `client` makes a client out of an address and `client_options`: a client class, or a function.
     `provider` makes a provider for one server: a class, a function, or a name. `start` holds the
     options of the provider's start; the rest are those of `PoolOptions`. Threads may share a pool.
+
+    With `recover="replay"`, an episode whose server dies is played again on another replica, and goes on
+    there; see `ClientOptions`.
     """
 
     def open(self) -> Self:
@@ -106,18 +110,7 @@ class EnvPool(ServerPool[ClientT]):
 
     def _acquire(self, timeout_s: float | None) -> Replica:
         self._home.require()
-        ticket = self._keeper.ask()
-        try:
-            return ticket.granted.result(timeout_s)
-        except TimeoutError as error:
-            if isinstance(error, EnvTorchError):
-                raise  # no server could be started in time, which is another matter
-            self._keeper.withdraw(ticket)
-            raise TimedOut(f"no session was free within {timeout_s:g} s") from None
-        except BaseException:
-            if not ticket.granted.done() or ticket.granted.exception() is None:
-                self._keeper.withdraw(ticket)
-            raise
+        return granted(self._keeper, timeout_s)
 
     def __enter__(self) -> Self:
         return self.open()

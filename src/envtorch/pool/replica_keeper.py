@@ -95,9 +95,9 @@ class Keeper:
 
     # For the pools: sessions.
 
-    def ask(self) -> Ticket:
+    def ask(self, *, is_first: bool = False) -> Ticket:
         with self._guard:
-            return self._roster.ask()
+            return self._roster.ask(is_first=is_first)
 
     def withdraw(self, ticket: Ticket) -> None:
         with self._guard:

@@ -77,10 +77,17 @@ class Roster:
         replica.is_doubted = False
         self._grant()
 
-    def ask(self) -> Ticket:
-        """Ask for a session. Raises `CapacityReached` when too many wait already."""
+    def ask(self, *, is_first: bool = False) -> Ticket:
+        """Ask for a session. Raises `CapacityReached` when too many wait already.
+
+        Who `is_first` has lost a session in mid-episode, and is served before those who have not begun."""
         if self._closed is not None:
             raise self._closed
+        if is_first:
+            ticket = Ticket(next(self._numbers))
+            self._waiting.appendleft(ticket)
+            self._grant()
+            return ticket
         if self._max_waiting is not None and not self._roomiest() and self.waiting >= self._max_waiting:
             raise CapacityReached(
                 f"every session of the pool is taken and {self.waiting} others wait for one",

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from envtorch.client.client_options import Recovery
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Starter
 from envtorch.errors import EnvTorchError
+from envtorch.pool.leases import Lease
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.pool.replica_keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
 from envtorch.pool.roster import Replica
@@ -29,9 +31,13 @@ class ServerPool(Generic[ClientT]):
         *,
         start: Mapping[str, Any] | None = None,
         client_options: Mapping[str, Any] = CLIENT_OPTIONS,
+        recover: Recovery | None = None,
         **options: Any,
     ) -> None:
+        if recover is not None:
+            client_options = {**client_options, "recover": recover}
         self._client = partial(client, **client_options)
+        self._recovers = client_options.get("recover") is not None
         self._options = read_options(PoolOptions, options)
         self._keeper = Keeper(provider, image, start or {}, self._options)
         self._home = ProcessGuard("pool")
@@ -47,11 +53,12 @@ class ServerPool(Generic[ClientT]):
     @contextmanager
     def _client_on(self, replica: Replica) -> Iterator[ClientT]:
         """A client of a server that was granted. Its place is given back, and a fault told to the keeper."""
+        lease = Lease(self._keeper, replica)
         try:
-            yield self._client(replica.url)
+            yield self._client(replica.url, **({"elsewhere": lease} if self._recovers else {}))
         except EnvTorchError as error:
             if is_infrastructure(error):
-                self._keeper.suspect(replica)
+                self._keeper.suspect(lease.replica)
             raise
         finally:
-            self._keeper.give_back(replica)
+            lease.end()

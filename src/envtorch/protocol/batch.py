@@ -150,7 +150,9 @@ def _beside(
     if any(metadata):
         columns["metadata"] = metadata
     if said_how:
-        columns["terminated"] = [bool(flag) for flag in terminated]
+        columns["terminated"] = [
+            bool(d and not c if t is None else t) for d, t, c in zip(done, terminated, truncated, strict=True)
+        ]
         columns["truncated"] = [bool(flag) for flag in truncated]
     return columns
 

@@ -118,6 +118,8 @@ class ClientChannels:
         self.is_draining = False
         self.supports: set[str] = set()
         """What the server said about the session it opened last."""
+        self.is_deterministic: bool | None = None
+        """What the environment says of itself, where it does."""
         self.max_message_bytes: int | None = None
         """The largest message the server takes, where it said so."""
         self._wait_s = wait_s
@@ -479,6 +481,7 @@ class ClientChannels:
             channel.phase = ChannelPhase.HELD
             told: dict[str, Any] = self.format.read(bytes(answered.data))
             self.supports = set(told.get("supports", ()))
+            self.is_deterministic = told.get("deterministic")
             self.max_message_bytes = told.get("max_message_bytes", self.max_message_bytes)
             return
         error = self._error(answered)

@@ -192,6 +192,8 @@ def encode_observation(
             for name in ("terminated", "truncated")
         )
         done = _truth("done", done) or terminated or truncated
+        if terminated is None and truncated is not None:
+            terminated = _truth("done", done) and not truncated
     return Encoded(
         format.name,
         encode(observation, format, exclude=_EXCLUDED),

@@ -36,6 +36,7 @@ __all__ = [
     "Cut",
     "Drop",
     "Late",
+    "Move",
     "Ping",
     "Receive",
     "Reconnecting",
@@ -44,6 +45,7 @@ __all__ = [
     "SocketFlow",
     "Timings",
     "connected",
+    "new_backoff",
 ]
 
 T = TypeVar("T")
@@ -54,10 +56,6 @@ FAREWELL_S = 3.0
 """How long `close` tries to tell the server."""
 CANCEL_S = 1.0
 """How long a client that stops waiting tries to tell the server."""
-REFUSED_S = 1.0
-"""How long a server that refuses connections is tried again. Sessions live in the server's memory: when
-nothing listens at its address they are gone, unless a proxy in between is being restarted."""
-
 GOING_AWAY = frozenset((1001, 1012))
 TOO_LARGE = 1009
 TAKEN_OVER = 4000
@@ -109,7 +107,14 @@ class Drop:
     politely: bool = False
 
 
-Step = Connect | Send | Receive | Ping | Sleep | Drop
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Use another server from the next `Connect` on; sent back: its address."""
+
+    timeout_s: float
+
+
+Step = Connect | Send | Receive | Ping | Sleep | Drop | Move
 SocketFlow = Generator[Step, Any, T]
 
 
@@ -139,6 +144,9 @@ class Timings:
     wait_s: float = 0.0
     reconnect_s: float = 60.0
     heartbeat_s: float = 20.0
+    refused_s: float = 1.0
+    """How long a server that refuses connections is tried again. Sessions live in the server's memory: when
+    nothing listens at its address they are gone, unless a proxy in between is being restarted."""
 
     def attempt_s(self, left_s: float) -> float:
         """How long one attempt to connect may take: an attempt that stalls leaves time for another."""
@@ -185,9 +193,9 @@ class Outage:
     """The time from losing a socket until every session is on another one. It has one time budget, however
     many calls are made meanwhile."""
 
-    def __init__(self, began: float, budget_s: float) -> None:
-        self._ends = began + budget_s
-        self._budget_s = budget_s
+    def __init__(self, began: float, timings: Timings) -> None:
+        self._ends = began + timings.reconnect_s
+        self._refused_s = timings.refused_s
         self._backoff = new_backoff()
         self.reason: Exception | None = None
         self.is_shut_down = False
@@ -201,7 +209,7 @@ class Outage:
         if final or (refused and self.is_shut_down):
             self._ends = now
         elif refused:
-            self._ends = min(self._ends, now + REFUSED_S)
+            self._ends = min(self._ends, now + self._refused_s)
 
     def next_delay(self, now: float) -> float | None:
         """How long to wait before the next attempt; None when the budget is used up."""
@@ -401,7 +409,7 @@ class Reconnecting:
         """Connect, as often as the outage's budget and the caller's deadline allow."""
         outage = self._outage
         if outage is None:
-            outage = self._outage = Outage(self._clock(), self.timings.reconnect_s)
+            outage = self._outage = Outage(self._clock(), self.timings)
         while True:
             if outage.reason is not None:
                 delay = outage.next_delay(self._clock())
@@ -445,7 +453,7 @@ class Reconnecting:
         self._spoil()
         yield Drop()
         if self._outage is None:
-            self._outage = Outage(self._clock(), self.timings.reconnect_s)
+            self._outage = Outage(self._clock(), self.timings)
         outage = self._outage
         outage.reason = failure
         code = failure.code if isinstance(failure, Cut) else None
@@ -468,7 +476,8 @@ class Reconnecting:
         if self.channels.is_draining:
             error = Draining("the server has shut down")
         else:
-            error = SessionLost(said or f"the connection to the server is gone: {why}")
+            details = {} if said is None else {"is_taken_over": True}
+            error = SessionLost(said or f"the connection to the server is gone: {why}", **details)
         error.__cause__ = why
         self._outage = None
         self.channels.lose_all(error)

@@ -6,6 +6,7 @@ from envtorch.rollout.chat_formats import ChatFormat, CodeFormat, JSONFormat, To
 from envtorch.rollout.chat_templates import ChatTemplate, TransformersTemplate
 from envtorch.rollout.completions import Completion, Prompt, RolloutPolicy
 from envtorch.rollout.endpoint_policy import OpenAIPolicy
+from envtorch.rollout.open_episodes import OpenEpisode
 from envtorch.rollout.rollout_summary import RolloutSummary
 from envtorch.rollout.rollout_trees import RolloutTree, TreeNode
 from envtorch.rollout.rollouts import Rollouts
@@ -32,6 +33,7 @@ __all__ = [
     "JSONFormat",
     "NotAnAction",
     "OpenAIPolicy",
+    "OpenEpisode",
     "Prompt",
     "RolloutPolicy",
     "RolloutSummary",

@@ -22,7 +22,7 @@ __all__ = ["ChatFormat", "CodeFormat", "JSONFormat", "ToolFormat", "default_form
 
 Result = StepResult[Any]
 
-_BESIDE = {"done", "reward", "metadata", "terminated", "truncated"}
+BESIDE = {"done", "reward", "metadata", "terminated", "truncated"}
 """What an observation has for the trainer, not for the policy."""
 
 
@@ -180,11 +180,11 @@ def observation_text(observation: Any) -> str:
 
 def _values_of(observation: Any) -> dict[str, Any]:
     if isinstance(observation, BaseModel):
-        return observation.model_dump(mode="json", exclude=_BESIDE)
+        return observation.model_dump(mode="json", exclude=BESIDE)
     if dataclasses.is_dataclass(observation) and not isinstance(observation, type):
         observation = dataclasses.asdict(observation)
     if isinstance(observation, dict):
-        return {name: value for name, value in observation.items() if name not in _BESIDE}
+        return {name: value for name, value in observation.items() if name not in BESIDE}
     return {"observation": observation if isinstance(observation, str) else str(observation)}
 
 

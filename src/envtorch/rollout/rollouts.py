@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from envtorch.client import EnvClient
+from envtorch.client.client_options import Recovery
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.rollout.beginnings import Beginning, RolloutClient, Sharing, SharingCosts, close_quietly
 from envtorch.rollout.blame import Faults
@@ -64,6 +65,7 @@ class Rollouts:
         faults: Faults | None = None,
         share: Sharing | None = None,
         client_options: Mapping[str, Any] | None = None,
+        recover: Recovery | None = None,
     ) -> None:
         """Every option has a default that suits a local model and one server.
 
@@ -80,6 +82,7 @@ class Rollouts:
         share: how a group shares its beginning: by `"fork"`, or by `"reset"` with the same options. By
             default it is forked, unless the environment cannot be copied, or has a seed and faster resets.
         client_options: of `client.aio`. By default a session waits up to 60 seconds for a slot.
+        recover: `"replay"` plays an episode whose server dies again on the next address, and goes on there.
         """
         policy_calls = getattr(policy, "calls", 1) if policy_calls is None else policy_calls
         if min(concurrency, max_turns, attempts, policy_calls, batch_size) < 1:
@@ -96,6 +99,8 @@ class Rollouts:
         self._attempts = attempts
         self._reset_timeout_s = reset_timeout_s
         self._client_options = {"wait_s": 60.0, **(client_options or {})}
+        if recover is not None:
+            self._client_options = {"elsewhere": self._where, **self._client_options, "recover": recover}
         self._costs = SharingCosts(share)
         self._seats = Seats(concurrency)
         linger_s = LINGER_S if policy_calls == 1 else 0.0

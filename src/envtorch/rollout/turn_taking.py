@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from envtorch.errors import EnvTorchError
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.rollout.blame import Faults, NotAnAction, ending_of
-from envtorch.rollout.completions import Batcher
+from envtorch.rollout.completions import Batcher, Completion
 from envtorch.rollout.trajectories import Ending, TurnRecord
 from envtorch.rollout.transcripts import Transcript
 from envtorch.types import StepResult
 
-__all__ = ["Over", "TurnTaker"]
+__all__ = ["Over", "TurnTaker", "take_steps"]
 
 
 class Over(NamedTuple):
@@ -59,26 +59,50 @@ class TurnTaker:
     async def _take(self, client: RolloutClient, talk: Transcript) -> Over | None:
         """One turn; why the rollout is over, or None."""
         began = time.perf_counter()
-        completion = talk.say(await self._batcher.complete(talk.prompt))
+        completion = await self._batcher.complete(talk.prompt)
         policy_s = time.perf_counter() - began
-        results: list[StepResult[Any]] = []
-        over: Over | None = None
-        began = time.perf_counter()
-        try:
-            for action in talk.format.actions(completion):
-                results.append(await client.step(action, timeout_s=self._step_timeout_s))
-                if results[-1].done:
-                    break
-        except NotAnAction as error:
-            over = Over(Ending.POLICY, error)
-        except EnvTorchError as error:
-            over = Over(self.ending_of(error, has_acted=True), error)
-        talk.turns.append(TurnRecord(_sum(results), policy_s, time.perf_counter() - began))
-        if over is None and (not results or results[-1].done):
-            over = Over(Ending.DONE)
-        if over is None:
-            talk.answer(results)
-        return over
+        return await take_steps(
+            client,
+            talk,
+            completion,
+            faults=self._faults,
+            step_timeout_s=self._step_timeout_s,
+            policy_s=policy_s,
+        )
+
+
+async def take_steps(
+    client: RolloutClient,
+    talk: Transcript,
+    completion: Completion,
+    *,
+    faults: Faults,
+    step_timeout_s: float | None,
+    policy_s: float = 0.0,
+) -> Over | None:
+    """The steps that a completion asks for; why the rollout is over, or None. Raises the caller's errors."""
+    completion = talk.say(completion)
+    results: list[StepResult[Any]] = []
+    over: Over | None = None
+    began = time.perf_counter()
+    try:
+        for action in talk.format.actions(completion):
+            results.append(await client.step(action, timeout_s=step_timeout_s))
+            if results[-1].done:
+                break
+    except NotAnAction as error:
+        over = Over(Ending.POLICY, error)
+    except EnvTorchError as error:
+        ending = ending_of(error, faults, has_acted=True)
+        if ending is None:
+            raise
+        over = Over(ending, error)
+    talk.turns.append(TurnRecord(_sum(results), policy_s, time.perf_counter() - began))
+    if over is None and (not results or results[-1].done):
+        over = Over(Ending.DONE)
+    if over is None:
+        talk.answer(results)
+    return over
 
 
 def _sum(results: Sequence[StepResult[Any]]) -> float | None:

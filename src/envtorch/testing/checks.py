@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.encoding import encode_value
-from envtorch.testing.report import Finding, Severity
+from envtorch.testing.report import Finding, NotRun, Severity
 from envtorch.testing.subject import Subject
 
 __all__ = ["contract", "determinism", "episodes", "rewards", "serialisability", "values"]
@@ -166,6 +166,8 @@ def rewards(subject: Subject) -> Iterator[Finding]:
 
 def determinism(subject: Subject) -> Iterator[Finding]:
     """The same seed and the same actions give the same episode: on a fresh object, and on a used one."""
+    if subject.codec.spec.deterministic is False:
+        raise NotRun("the environment says that it is not deterministic (DETERMINISTIC = False)")
     with subject.player() as player:
         if not player.binding.reset.takes("seed"):
             yield Finding(

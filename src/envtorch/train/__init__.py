@@ -4,12 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envtorch.train.gymnasium_envs import GymnasiumEnv as GymnasiumEnv
+    from envtorch.train.gymnasium_envs import GymnasiumVectorEnv as GymnasiumVectorEnv
     from envtorch.train.model_policy import ModelPolicy as ModelPolicy
     from envtorch.train.trl_environments import TRLEnvironments as TRLEnvironments
     from envtorch.train.trl_rollouts import TRLRollouts as TRLRollouts
     from envtorch.train.trl_worker import TRLRolloutWorker as TRLRolloutWorker
 
 _MODULES = {
+    "GymnasiumEnv": "gymnasium_envs",
+    "GymnasiumVectorEnv": "gymnasium_envs",
     "ModelPolicy": "model_policy",
     "TRLEnvironments": "trl_environments",
     "TRLRolloutWorker": "trl_worker",

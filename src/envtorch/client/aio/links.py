@@ -11,12 +11,13 @@ from envtorch.client.aio.socket import AsyncShell
 from envtorch.client.client_options import ClientOptions
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.local_environment import answer_locally
-from envtorch.client.opening import NO_CANCEL, NO_FORK, Session, open_session, resumed
+from envtorch.client.opening import NO_CANCEL, NO_FORK, Session, copy_of, open_session, reconnecting
 from envtorch.errors import EnvTorchError, TimedOut, Unsupported
+from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.flow import drive_async, settle
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
-from envtorch.protocol.reconnect import CANCEL_S, Cut, Late, Reconnecting, Send
+from envtorch.protocol.reconnect import CANCEL_S, Cut, Late, Send
 from envtorch.protocol.requests import ask_fork
 from envtorch.protocol.wire import Answer, Ask
 
@@ -55,14 +56,13 @@ async def open_link(options: ClientOptions) -> AsyncLink:
     except BaseException:
         shell.abort()
         raise
-    return AsyncSocketLink(options, shell, session)
+    return AsyncSocketLink(shell, session)
 
 
 class AsyncSocketLink:
     """One session on a server. A link that is dropped without `close` gives its slot back."""
 
-    def __init__(self, options: ClientOptions, shell: AsyncShell, session: Session) -> None:
-        self._options = options
+    def __init__(self, shell: AsyncShell, session: Session) -> None:
         self._shell = shell
         self._session = session
         self._guard = ProcessGuard("client")
@@ -78,27 +78,21 @@ class AsyncSocketLink:
 
     async def cancel(self) -> None:
         self._guard.require()
-        if not isinstance(self._session, Reconnecting):
+        session = reconnecting(self._session)
+        if session is None:
             raise Unsupported(NO_CANCEL)
-        frame = self._session.channels.withdrawals()
+        frame = session.channels.withdrawals()
         if frame is not None:
             deadline = time.monotonic() + CANCEL_S
             with suppress(Cut, Late):
                 await self._shell.act(Send(frame, deadline, self.format.is_binary))
 
     async def fork(self, count: int, *, timeout_s: float | None) -> Sequence[AsyncLink]:
-        if not isinstance(self._session, Reconnecting):
+        if reconnecting(self._session) is None:
             raise Unsupported(NO_FORK)
         asking = ask_fork(count, self.format)
         tokens = await drive_async(asking, lambda ask: self.exchange(ask, timeout_s=timeout_s))
-        copies = [
-            AsyncSocketLink(
-                self._options,
-                AsyncShell(self._options),
-                resumed(self._options, self.format, token, UNHARMFUL),
-            )
-            for token in tokens
-        ]
+        copies = [self._copy(token) for token in tokens]
         try:
             async with asyncio.TaskGroup() as attaching:  # now: a session that nobody holds ends
                 for copy in copies:
@@ -108,9 +102,13 @@ class AsyncSocketLink:
             raise (error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error) from None
         return copies
 
+    def _copy(self, token: str) -> "AsyncSocketLink":
+        options = self._shell.for_copy()
+        return AsyncSocketLink(AsyncShell(options), copy_of(self._session, options, token, UNHARMFUL))
+
     async def attach(self) -> None:
         """Attach to the session, which exists on the server."""
-        assert isinstance(self._session, Reconnecting)
+        assert not isinstance(self._session, BaseSession)
         await drive_async(self._session.open(), self._shell.act)
 
     async def close(self) -> None:
@@ -121,6 +119,7 @@ class AsyncSocketLink:
                 await drive_async(self._session.close(), self._shell.act)
             finally:
                 self._shell.abort()  # if it was cancelled
+                self._shell.release()
 
 
 class Held(Protocol):
@@ -137,6 +136,7 @@ def give_back(shell: AsyncShell, session: Held, home: ProcessGuard) -> None:
     """What becomes of a link that nobody closed: the server is told, if that takes no waiting."""
     if home.is_at_home:
         shell.leave(session.farewell(), is_binary=session.format.is_binary)
+        shell.release()
 
 
 class AsyncLocalLink:

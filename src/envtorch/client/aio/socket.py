@@ -5,11 +5,13 @@ import os
 import ssl
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
+from envtorch.client.addresses import elsewhere_of
 from envtorch.client.client_options import ClientOptions
 from envtorch.client.websocket_core import WebSocketCore, connect_failed
-from envtorch.protocol.reconnect import Connect, Cut, Drop, Late, Ping, Receive, Send, Sleep
+from envtorch.protocol.reconnect import Connect, Cut, Drop, Late, Move, Ping, Receive, Send, Sleep
 
 __all__ = ["AsyncShell"]
 
@@ -21,6 +23,7 @@ class AsyncShell:
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
+        self._elsewhere = elsewhere_of(options.base_url, options.elsewhere)
         self._connection: Connection | None = None
         self._acts: dict[type, Any] = {
             Send: self._send,
@@ -29,6 +32,7 @@ class AsyncShell:
             Ping: self._ping,
             Sleep: lambda wanted: asyncio.sleep(wanted.seconds),
             Drop: lambda wanted: self.drop(politely=wanted.politely),
+            Move: self._move,
         }
 
     async def act(self, wanted: Any) -> Any:
@@ -47,6 +51,14 @@ class AsyncShell:
         if connection is not None:
             connection.abort()
 
+    def for_copy(self) -> ClientOptions:
+        """The options of a copy of the session: where this one is now."""
+        return replace(self._options, elsewhere=self._elsewhere.for_copy())
+
+    def release(self) -> None:
+        """The session has ended: its place may be given to another."""
+        self._elsewhere.release()
+
     def leave(self, farewell: bytes | None, *, is_binary: bool) -> None:
         """Send a last message, as far as that takes no waiting, and close the socket. From any thread."""
         connection, self._connection = self._connection, None
@@ -57,6 +69,11 @@ class AsyncShell:
         self.abort()
         self._connection = await Connection.open(self._options, wanted.timeout_s)
         return self._connection.subprotocol
+
+    async def _move(self, wanted: Move) -> str:
+        address = await self._elsewhere.next_address_async(wanted.timeout_s)
+        self._options = replace(self._options, base_url=address)
+        return address
 
     async def _send(self, wanted: Send) -> None:
         await self._connected().send(wanted.frame, wanted.deadline, is_binary=wanted.is_binary)

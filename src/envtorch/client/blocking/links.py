@@ -10,12 +10,12 @@ from envtorch.client.blocking.socket import BlockingShell
 from envtorch.client.client_options import ClientOptions
 from envtorch.client.guard import ProcessGuard, UseGuard
 from envtorch.client.local_environment import answer_locally
-from envtorch.client.opening import NO_FORK, Session, open_session, resumed
+from envtorch.client.opening import NO_FORK, Session, copy_of, open_session, reconnecting
 from envtorch.errors import Unsupported
+from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.flow import drive, settle
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
-from envtorch.protocol.reconnect import Reconnecting
 from envtorch.protocol.requests import ask_fork
 from envtorch.protocol.wire import Answer, Ask
 
@@ -49,14 +49,13 @@ def open_link(options: ClientOptions) -> Link:
     except BaseException:
         shell.drop()
         raise
-    return SocketLink(options, shell, session)
+    return SocketLink(shell, session)
 
 
 class SocketLink:
     """One session on a server. A link that is dropped without `close` gives its slot back."""
 
-    def __init__(self, options: ClientOptions, shell: BlockingShell, session: Session) -> None:
-        self._options = options
+    def __init__(self, shell: BlockingShell, session: Session) -> None:
         self._shell = shell
         self._session = session
         self._guard = UseGuard("client")
@@ -71,16 +70,11 @@ class SocketLink:
             return drive(self._session.exchange(ask, timeout_s), self._shell.act)
 
     def fork(self, count: int, *, timeout_s: float | None) -> Sequence[Link]:
-        if not isinstance(self._session, Reconnecting):
+        if reconnecting(self._session) is None:
             raise Unsupported(NO_FORK)
         asking = ask_fork(count, self.format)
         tokens = drive(asking, lambda ask: self.exchange(ask, timeout_s=timeout_s))
-        copies = [
-            SocketLink(
-                self._options, BlockingShell(self._options), resumed(self._options, self.format, token)
-            )
-            for token in tokens
-        ]
+        copies = [self._copy(token) for token in tokens]
         try:
             _together([copy.attach for copy in copies])  # now: a session that nobody holds ends
         except BaseException:
@@ -88,9 +82,13 @@ class SocketLink:
             raise
         return copies
 
+    def _copy(self, token: str) -> "SocketLink":
+        options = self._shell.for_copy()
+        return SocketLink(BlockingShell(options), copy_of(self._session, options, token))
+
     def attach(self) -> None:
         """Attach to the session, which exists on the server."""
-        assert isinstance(self._session, Reconnecting)
+        assert not isinstance(self._session, BaseSession)
         with self._guard:
             drive(self._session.open(), self._shell.act)
 
@@ -101,7 +99,10 @@ class SocketLink:
             self._shell.forget()
             return
         with self._guard:
-            drive(self._session.close(), self._shell.act)
+            try:
+                drive(self._session.close(), self._shell.act)
+            finally:
+                self._shell.release()
 
 
 class Held(Protocol):
@@ -117,6 +118,7 @@ def give_back(shell: BlockingShell, session: Held, home: ProcessGuard) -> None:
     """What becomes of a link that nobody closed: the server is told, if that takes no waiting."""
     if home.is_at_home:
         shell.leave(session.farewell(), is_binary=session.format.is_binary)
+        shell.release()
     else:
         shell.forget()
 

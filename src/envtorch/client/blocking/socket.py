@@ -7,11 +7,13 @@ import socket
 import ssl
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from envtorch.client.addresses import elsewhere_of
 from envtorch.client.client_options import ClientOptions
 from envtorch.client.websocket_core import WebSocketCore, connect_failed
-from envtorch.protocol.reconnect import Connect, Cut, Drop, Late, Ping, Receive, Send, Sleep
+from envtorch.protocol.reconnect import Connect, Cut, Drop, Late, Move, Ping, Receive, Send, Sleep
 
 __all__ = ["BlockingShell"]
 
@@ -26,6 +28,7 @@ class BlockingShell:
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
+        self._elsewhere = elsewhere_of(options.base_url, options.elsewhere)
         self._connection: Connection | None = None
         self._acts: dict[type, Any] = {
             Send: self._send,
@@ -34,6 +37,7 @@ class BlockingShell:
             Ping: self._ping,
             Sleep: lambda wanted: time.sleep(wanted.seconds),
             Drop: lambda wanted: self.drop(politely=wanted.politely),
+            Move: self._move,
         }
 
     def act(self, wanted: Any) -> Any:
@@ -45,6 +49,14 @@ class BlockingShell:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(politely=politely)
+
+    def for_copy(self) -> ClientOptions:
+        """The options of a copy of the session: where this one is now."""
+        return replace(self._options, elsewhere=self._elsewhere.for_copy())
+
+    def release(self) -> None:
+        """The session has ended: its place may be given to another."""
+        self._elsewhere.release()
 
     def leave(self, farewell: bytes | None, *, is_binary: bool) -> None:
         """Send a last message, as far as that takes no waiting, and close the socket."""
@@ -62,6 +74,11 @@ class BlockingShell:
         self.drop()
         self._connection = Connection.open(self._options, time.monotonic() + wanted.timeout_s)
         return self._connection.subprotocol
+
+    def _move(self, wanted: Move) -> str:
+        address = self._elsewhere.next_address(wanted.timeout_s)
+        self._options = replace(self._options, base_url=address)
+        return address
 
     def _send(self, wanted: Send) -> None:
         self._connected().send(wanted.frame, wanted.deadline, is_binary=wanted.is_binary)

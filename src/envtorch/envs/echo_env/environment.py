@@ -12,6 +12,7 @@ class EchoEnvironment(Environment[EchoAction, EchoObservation, EchoState]):
     """Says each message back; the reward is a tenth of its length."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    DETERMINISTIC = True
 
     def __init__(self) -> None:
         super().__init__()

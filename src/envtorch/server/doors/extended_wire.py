@@ -341,6 +341,8 @@ class ExtendedConversation:
             "supports": self._supported(session),
             "max_message_bytes": self._max_bytes,
         }
+        if self._sessions.is_deterministic is not None:
+            told["deterministic"] = self._sessions.is_deterministic
         return Reply("session", self._format.write(told), self._format)
 
     def _supported(self, session: Session) -> list[str]:

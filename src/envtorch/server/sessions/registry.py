@@ -125,6 +125,11 @@ class Sessions:
         return self.builds.hanging + sum(session.is_stuck for session in self._live.values())
 
     @property
+    def is_deterministic(self) -> bool | None:
+        """What the environment's author says about playing an episode again."""
+        return self._codec.spec.deterministic
+
+    @property
     def stop_timeout_s(self) -> float:
         return self.config.stop_timeout
 

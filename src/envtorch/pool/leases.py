@@ -1,0 +1,86 @@
+"""A client's place on a replica: how it is waited for, and how it moves when the replica is lost."""
+
+import asyncio
+import threading
+
+from envtorch.client.addresses import Elsewhere
+from envtorch.errors import EnvTorchError, TimedOut
+from envtorch.pool.replica_keeper import Keeper
+from envtorch.pool.roster import Replica
+
+__all__ = ["Lease", "granted", "granted_async"]
+
+
+def granted(keeper: Keeper, timeout_s: float | None, *, is_first: bool = False) -> Replica:
+    """A place on a replica, when it is this caller's turn. Raises `TimedOut`, or why there will be none."""
+    ticket = keeper.ask(is_first=is_first)
+    try:
+        return ticket.granted.result(timeout_s)
+    except TimeoutError as error:
+        if isinstance(error, EnvTorchError):
+            raise  # no server could be started in time, which is another matter
+        keeper.withdraw(ticket)
+        raise TimedOut(f"no session was free within {timeout_s:g} s") from None
+    except BaseException:
+        if not ticket.granted.done() or ticket.granted.exception() is None:
+            keeper.withdraw(ticket)
+        raise
+
+
+async def granted_async(keeper: Keeper, timeout_s: float | None, *, is_first: bool = False) -> Replica:
+    """`granted`, awaited."""
+    ticket = keeper.ask(is_first=is_first)
+    turn = asyncio.wrap_future(ticket.granted)
+    try:
+        done, _ = await asyncio.wait([turn], timeout=timeout_s)
+    except asyncio.CancelledError:
+        keeper.withdraw(ticket)
+        raise
+    if not done:
+        keeper.withdraw(ticket)
+        raise TimedOut(f"no session was free within {timeout_s:g} s")
+    return turn.result()
+
+
+class Lease(Elsewhere):
+    """One session's place. A session that lost its replica gives its place back and takes another, before
+    those who wait to begin."""
+
+    def __init__(self, keeper: Keeper, replica: Replica, *, is_copy: bool = False) -> None:
+        """A copy, made by a fork, has no place of its own until it moves."""
+        self.replica = replica
+        self._keeper = keeper
+        self._is_copy = is_copy
+        self._has_place = not is_copy
+        self._guard = threading.Lock()
+
+    def next_address(self, timeout_s: float) -> str:
+        self._leave()
+        return self._take(granted(self._keeper, timeout_s, is_first=True))
+
+    async def next_address_async(self, timeout_s: float) -> str:
+        self._leave()
+        return self._take(await granted_async(self._keeper, timeout_s, is_first=True))
+
+    def for_copy(self) -> Elsewhere:
+        return Lease(self._keeper, self.replica, is_copy=True)
+
+    def release(self) -> None:
+        """The client's session has ended. The client itself may open another: its place stays until `end`."""
+        if self._is_copy:
+            self.end()
+
+    def end(self) -> None:
+        """Give the place back; again and again, if need be."""
+        with self._guard:
+            had_place, self._has_place = self._has_place, False
+        if had_place:
+            self._keeper.give_back(self.replica)
+
+    def _leave(self) -> None:
+        self._keeper.suspect(self.replica)
+        self.end()
+
+    def _take(self, replica: Replica) -> str:
+        self.replica, self._has_place = replica, True
+        return replica.url
