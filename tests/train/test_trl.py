@@ -1,7 +1,10 @@
 """TRL drives the adapters. Run by `make test-train` in an environment that has it."""
 
 import inspect
+import json
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,11 +23,13 @@ from envtorch.rollout import Completion, Ending, Prompt, Task, TransformersTempl
 from envtorch.train import ModelPolicy, TRLEnvironments, TRLRollouts, TRLRolloutWorker
 from envtorch.train.trl_rollouts import rows_of, runs_of
 from tests.support import PATIENCE_S, Running, eventually
+from tests.train.conftest import Report
 from tests.train.lamps import WORDS, Lamp, LampEnv, LampFormat, lamps, lose
 from tests.train.tiny_models import make_model, make_tokenizer
 
 pytestmark = pytest.mark.train
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_grpo.py"
 TOKENIZER = make_tokenizer(WORDS)
 END = TOKENIZER.eos_token_id
 QUICK = {"wait_s": 60.0, "reconnect_s": 0.5}
@@ -48,6 +53,52 @@ def right(prompts: Sequence[Prompt]) -> list[Completion]:
     """A policy that presses the right button."""
     words = [str(given.messages[-1]["content"]).replace("lamp", "press") for given in prompts]
     return [Completion(ids=[*ids(word), END], logprobs=[-0.5, -0.25]) for word in words]
+
+
+# It learns
+
+
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        ("GRPOTrainer(rollout_func=...)", []),
+        ("AsyncGRPOTrainer(rollout_worker=...)", ["--async"]),
+        ("rollout_func, 5 % of steps lose server or socket", ["--faults", "0.05"]),
+    ],
+)
+def test_the_reward_rises_from_chance_to_nearly_all(
+    what: str, options: list[str], tmp_path: Path, report: Report
+) -> None:
+    curves = tmp_path / "curves.json"
+    subprocess.run([sys.executable, EXAMPLE, *options, "--curves", curves], check=True)
+    (run,) = json.loads(curves.read_text()).values()
+    lost = f", {run['sockets']} sockets and {run['servers']} servers lost" if "--faults" in options else ""
+    report(what, f"reward {run['first']:.2f} -> {run['last']:.2f} in {run['cpu_s']:.0f} CPU s{lost}")
+    assert run["first"] < 0.15
+    assert run["last"] > 0.8
+    assert curves.with_suffix(".png").stat().st_size > 0
+    if "--faults" in options:
+        assert run["sockets"] > 100
+        assert run["servers"] > 1
+
+
+# OpenEnv's names
+
+
+def test_trls_harness_worker_imports_from_the_alias(report: Report) -> None:
+    code = """
+import envtorch.compat.openenv
+from trl.experimental.async_grpo.openenv_harness import HarnessRolloutWorker, TrainableSession, TrainingTrace
+
+class Session:
+    def wait_for_completion(self, timeout_s=None): ...
+    def fetch_training_trace(self): ...
+
+assert isinstance(Session(), TrainableSession)
+assert TrainingTrace.__module__.startswith("envtorch."), TrainingTrace.__module__
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    report("HarnessRolloutWorker, on OpenEnv's names", "imported, its session protocol is met")
 
 
 # A local model
@@ -289,6 +340,7 @@ def test_lost_members_are_left_out_and_the_rest_of_their_group_is_not(server: Ru
         while not 0 < told["rollout/unscored_total"] < 4:
             told = worker.metrics_queue.get(timeout=PATIENCE_S)
         given, scored = told["rollout/reward"][1], 4 - told["rollout/unscored_total"]
+        worker.metrics_queue.get(timeout=PATIENCE_S)  # the next group: all samples of this one are there
     finally:
         worker.stop()
     assert given == scored
