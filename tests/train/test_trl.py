@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("trl", reason="TRL is installed by `make test-train`, in an environment of its own")
 
 import torch
+import trl
+from datasets import Dataset
 from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 
@@ -25,7 +27,7 @@ from envtorch.train.trl_rollouts import rows_of, runs_of
 from tests.support import PATIENCE_S, Running, eventually
 from tests.train.conftest import Report
 from tests.train.lamps import WORDS, Lamp, LampEnv, LampFormat, lamps, lose
-from tests.train.tiny_models import make_model, make_tokenizer
+from tests.train.tiny_models import make_model, make_tokenizer, make_tool_tokenizer
 
 pytestmark = pytest.mark.train
 
@@ -421,6 +423,41 @@ def test_the_first_reset_of_a_group_forks_for_the_others(server: Running) -> Non
         assert {one.reset(prompt="x", seed=8) for one in group}
         assert Lamp.resets == before + 2
     eventually(lambda: not server.sessions.all(), "every session is closed")
+
+
+def test_trl_calls_the_tools_of_an_environment(server: Running, tmp_path: Path, report: Report) -> None:
+    calls = [
+        f'<tool_call>\n{{"name": "press", "arguments": {{"button": {n}}}}}\n</tool_call>' for n in range(4)
+    ]
+    template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    tokenizer = make_tool_tokenizer(calls, template)
+    likely = [*tokenizer.convert_tokens_to_ids(calls), tokenizer.eos_token_id]
+    before = Lamp.resets
+    with TRLEnvironments(LampEnv, server.url, group_size=4) as environments:
+        trainer = GRPOTrainer(
+            make_model(tokenizer),
+            args=settings(
+                tmp_path,
+                max_completion_length=64,
+                max_tool_calling_iterations=2,
+                # A model with random weights says nothing but calls and ends of turns.
+                generation_kwargs={"sequence_bias": [[[id], 40.0] for id in likely]},
+            ),
+            train_dataset=Dataset.from_dict(
+                {"prompt": [[{"role": "user", "content": ""}]] * 4, "seed": list(range(4))}
+            ),
+            processing_class=tokenizer,
+            environment_factory=environments,
+        )
+        trainer.train()
+    logged = trainer.state.log_history[:2]
+    assert Lamp.resets == before + 4  # two groups in each of two steps
+    assert all(0.0 <= row["reward"] <= 1.0 for row in logged)
+    assert all(row["tools/call_frequency"] > 0 for row in logged)
+    report(
+        "GRPOTrainer(environment_factory=...)",
+        f"{logged[0]['tools/call_frequency']:.1f} tool calls a rollout, 4 resets for 16 rollouts",
+    )
 
 
 def test_a_lost_session_has_no_reward_through_the_factory(server: Running) -> None:

@@ -159,8 +159,8 @@ class TRLRollouts:
                 "these rollouts generate with the trainer's model: set use_vllm=False, or give a `policy`"
             )
         args = trainer.args
-        generation = {"top_p": args.top_p, "top_k": args.top_k or 0, "min_p": args.min_p}
-        generation["repetition_penalty"] = args.repetition_penalty
+        named = {name: getattr(args, name) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
+        generation = {name: value for name, value in named.items() if value is not None}
         with unwrap_model_for_generation(
             trainer.model_wrapped,
             trainer.accelerator,
@@ -172,7 +172,7 @@ class TRLRollouts:
                 trainer.processing_class,
                 max_new_tokens=args.max_completion_length,
                 temperature=args.temperature,
-                generation={name: value for name, value in generation.items() if value is not None},
+                generation={**generation, **(args.generation_kwargs or {})},
             )
             try:
                 yield
