@@ -379,7 +379,7 @@ def main() -> None:
     )
     parser.add_argument("--async", dest="is_async", action="store_true", help="use AsyncGRPOTrainer")
     parser.add_argument(
-        "--faults", type=float, default=0.0, help="the part of steps that lose their line or server"
+        "--faults", type=float, default=0.0, help="the part of messages that lose socket or server"
     )
     parser.add_argument(
         "--score-lost-as-zero", action="store_true", help="do not play again, and give reward 0"
@@ -410,7 +410,7 @@ def main() -> None:
         servers.close()
 
     label = "AsyncGRPOTrainer" if chosen.is_async else "GRPOTrainer"
-    label += f", {chosen.faults:.0%} of steps lost" if chosen.faults else ""
+    label += f", {chosen.faults:.0%} of messages lost" if chosen.faults else ""
     label += ", lost scored as 0" if chosen.score_lost_as_zero else ""
     tenth = max(1, len(curve) // 10)
     run = {

@@ -65,7 +65,7 @@ def right(prompts: Sequence[Prompt]) -> list[Completion]:
     [
         ("GRPOTrainer(rollout_func=...)", []),
         ("AsyncGRPOTrainer(rollout_worker=...)", ["--async"]),
-        ("rollout_func, 5 % of steps lose server or socket", ["--faults", "0.05"]),
+        ("rollout_func, 5 % of messages lose server or socket", ["--faults", "0.05"]),
     ],
 )
 def test_the_reward_rises_from_chance_to_nearly_all(
