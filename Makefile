@@ -13,7 +13,7 @@ SEPARATE := not compat and not kubernetes and not ray and not attacks and not br
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: test-train test-failed demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-ray test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: test-train demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-ray test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -57,9 +57,6 @@ test-slow: $(READY)  ## the slow tests alone: installations, images, long runs
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and $(SEPARATE)"
 
 test-all: test test-slow  ## the whole suite
-
-test-failed: $(READY)  ## the tests that failed in the run before, one at a time
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "$(SEPARATE)"
 
 test-chaos: $(READY)  ## 200 sessions on a bad line, servers killed; then 20,000 sessions and what they leave
 	$(BIN)/python -m pytest -s -m chaos tests/chaos $(if $(SECONDS),--chaos-seconds $(SECONDS))

@@ -23,7 +23,7 @@ def echo_server() -> Iterator[Running]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", default=".artefacts/screenshots", help="where browser tests put them")
     parser.addoption("--every-fault", action="store_true", help="try every fault at every byte")
-    parser.addoption("--fault-stride", type=int, default=17, help="try one byte in so many")
+    parser.addoption("--fault-stride", type=int, default=41, help="try one byte in so many")
     parser.addoption("--fault-seconds", type=float, default=8.0, help="how long to cut at random")
     parser.addoption("--chaos-seconds", type=float, default=180.0, help="how long servers are killed")
     parser.addoption(

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from envtorch.cli.benching import Load, Measured, measure
 from tests.support import PATIENCE_S, Running
 
@@ -26,6 +28,7 @@ def test_quantiles() -> None:
     assert Measured(1).p99_s == 0.0
 
 
+@pytest.mark.slow
 def test_for_programs_and_for_people(echo_server: Running) -> None:
     command = [*ENVTORCH, "bench", echo_server.url, "--sessions", "1,2", "--seconds", "0.2"]
     told = json.loads(subprocess.check_output([*command, "--json"], text=True, timeout=PATIENCE_S))

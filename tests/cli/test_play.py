@@ -158,6 +158,7 @@ def test_a_game_in_the_terminal() -> None:
         terminal.wait_for("exited with 0")
 
 
+@pytest.mark.slow
 @needs_tmux
 def test_a_recording_in_the_terminal(tmp_path: Path) -> None:
     app = create_app(Walk, max_concurrent_envs=8, record=tmp_path)

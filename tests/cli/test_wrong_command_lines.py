@@ -1,9 +1,8 @@
 """Wrong command lines and broken environments: a sentence, the next step, the exit code, no frame of ours."""
 
-import os
-import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import pytest
 
 import envtorch
 from envtorch.cli.exits import Exit
+from tests.cli.warm_commands import WarmCommands, warm_commands
+from tests.support import PATIENCE_S
 
-ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
 OURS = str(Path(envtorch.__file__).parent)
 
 GOOD = """
@@ -180,16 +180,10 @@ BROKEN = {
 }
 
 
-def run(line: str, directory: Path) -> "subprocess.CompletedProcess[str]":
-    environ = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}
-    return subprocess.run(
-        [*ENVTORCH, *shlex.split(line)],
-        capture_output=True,
-        text=True,
-        cwd=directory,
-        timeout=90,
-        env=environ,
-    )
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmCommands]:
+    with warm_commands() as commands:
+        yield commands
 
 
 def told(stderr: str) -> str:
@@ -197,11 +191,13 @@ def told(stderr: str) -> str:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.line)
-def test_a_wrong_command_line_is_refused_in_a_sentence(wrong: Wrong, tmp_path: Path) -> None:
+def test_a_wrong_command_line_is_refused_in_a_sentence(
+    wrong: Wrong, warm: WarmCommands, tmp_path: Path
+) -> None:
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bare.py").write_text(BARE)
     (tmp_path / "unfinished.py").write_text(UNFINISHED)
-    done = run(wrong.line, tmp_path)
+    done = warm.run(wrong.line, tmp_path)
     assert done.returncode == wrong.code, done.stderr
     assert wrong.sentence in told(done.stderr)
     assert wrong.next_step in told(done.stderr)
@@ -214,10 +210,10 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(wrong: Wrong, tmp_path: P
 @pytest.mark.parametrize("command", ["serve broken:app --port 0", "check broken:app"])
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_broken_environment_is_shown_by_its_authors_frames(
-    broken: Broken, command: str, tmp_path: Path
+    broken: Broken, command: str, warm: WarmCommands, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text(broken.source)
-    done = run(command, tmp_path)
+    done = warm.run(command, tmp_path)
     said = told(done.stdout + done.stderr)
     assert done.returncode == broken.code, said
     assert broken.sentence in said
@@ -226,24 +222,25 @@ def test_a_broken_environment_is_shown_by_its_authors_frames(
     assert "Next:" in said or "→" in said
 
 
-def test_a_module_that_cannot_be_loaded_shows_the_authors_line(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_loaded_shows_the_authors_line(warm: WarmCommands, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def load():\n    raise OSError('the data is not there')\n")
     (tmp_path / "broken.py").write_text("import helper\n\nhelper.load()\n")
-    done = run("serve broken:app", tmp_path)
+    done = warm.run("serve broken:app", tmp_path)
     assert done.returncode == Exit.FOUND_WANTING
     frames = [line for line in done.stderr.splitlines() if line.strip().startswith("File ")]
     assert [Path(line.split('"')[1]).name for line in frames] == ["broken.py", "helper.py"]
     assert "(helper.py, line 2)" in done.stderr
 
 
-def test_workers_refuse_what_one_process_refuses(tmp_path: Path) -> None:
+def test_workers_refuse_what_one_process_refuses(warm: WarmCommands, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN["constructor raises"].source)
-    done = run("serve broken:app --port 0 --workers 2 --sessions 2", tmp_path)
+    done = warm.run("serve broken:app --port 0 --workers 2 --sessions 2", tmp_path)
     assert done.returncode == Exit.FOUND_WANTING, done.stderr
     assert "no licence" in done.stderr
     assert "serves" not in done.stderr
 
 
-def test_the_version_is_printed(tmp_path: Path) -> None:
-    done = run("--version", tmp_path)
+def test_the_version_is_printed() -> None:
+    command = [sys.executable, "-m", "envtorch.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (0, f"envtorch {envtorch.__version__}\n")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.docs.run_page import Block, blocks_of
 from tests.envs.coding_env.conftest import why_no_sandbox
+from tests.sandbox.roots import why_not
 from tests.support import PATIENCE_S, Running
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,7 @@ PAGES = sorted(
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_the_page_runs(page: str, echo_server: Running, tmp_path: Path) -> None:
     needs = [] if why_no_sandbox() else ["sandbox"]
+    needs += [] if why_not() else ["workspace"]
     runner = ROOT / "tests/docs/run_page.py"
     command = [sys.executable, "-W", "error", str(runner), str(ROOT / page), echo_server.url, *needs]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)

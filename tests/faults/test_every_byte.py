@@ -1,7 +1,7 @@
 """A connection broken at every byte of a 30-step episode, in both directions: nobody notices.
 
 Each byte is tried with one kind of fault, in turn; `--every-fault` tries each kind at each. The everyday
-suite tries one byte in seventeen (`--fault-stride`); `make test-faults` leaves none out.
+suite tries one byte in forty-one (`--fault-stride`); `make test-faults` leaves none out.
 """
 
 import asyncio
@@ -119,6 +119,7 @@ def test_a_break_that_leads_to_another_worker(request: pytest.FixtureRequest) ->
         eventually(lambda: server.sessions() == 0, "no session is left", timeout_s=PATIENCE_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", ["json", "msgpack"])
 def test_the_blocking_client_notices_as_little(wire: Wire, server: CountingServer) -> None:
     lengths = asyncio.run(undisturbed(server.port, wire))

@@ -50,6 +50,7 @@ def record(target: str, directory: Path, *options: str, sessions: int) -> None:
                     env.step({"by": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_workers_each_write_a_file(tmp_path: Path) -> None:
     record("tests.recording.served:app", tmp_path, "--workers", "2", sessions=4)
@@ -60,6 +61,7 @@ def test_workers_each_write_a_file(tmp_path: Path) -> None:
     assert len({episode.id for episode in episodes}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_replay_from_the_command_line(tmp_path: Path) -> None:
     record("tests.recording.environments:Moody", tmp_path, sessions=2)
@@ -89,6 +91,7 @@ class Speaker(Environment[Action, Say, State]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_reload_serves_what_was_written_last(tmp_path: Path) -> None:
     module = tmp_path / "speaker.py"

@@ -16,6 +16,7 @@ from envtorch.sandbox.filter import (
     KINDS,
     PRIVATE_ROOT,
     SHARED_ROOT,
+    WRITABLE_ROOT,
     compile_filter,
     rules,
     shipped_file,
@@ -79,7 +80,7 @@ def test_the_shipped_program_is_for_these_rules(machine: str, kind: str) -> None
         if number >= 0:
             assert decide(program, audit, number) == (ALLOW if rule.allow else REFUSE), rule.name
             checked += 1
-    if kind in (PRIVATE_ROOT, SHARED_ROOT):
+    if kind in (PRIVATE_ROOT, SHARED_ROOT, WRITABLE_ROOT):
         assert checked > 200
         assert decide(program, audit, 99999) == ABSENT
         assert decide(program, audit, number_of(machine, "clone3")) == ABSENT

@@ -38,7 +38,7 @@ class Obedient(Environment[Order, Report, Count]):
     """A blocking environment. `gate` holds a step up until its test opens it."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    REQUIRES_RESET = False
+    REQUIRES_RESET = False  # most tests step at once; that a reset comes first: test_step_runs_once.py
     gate = threading.Event()
     entered = threading.Event()
     closed: list[int] = []
@@ -90,7 +90,7 @@ class AsyncObedient(Environment[Order, Report, Count]):
     """The same on the event loop."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    REQUIRES_RESET = False
+    REQUIRES_RESET = False  # as above
 
     def __init__(self) -> None:
         super().__init__()

@@ -334,6 +334,7 @@ class TestKeeping:
             client.close()
         eventually(lambda: not any(map(lives, family)), "its processes end with it")
 
+    @pytest.mark.slow
     def test_random_deaths_under_load(self) -> None:
         """Sessions and the zygote are killed while others play; the others see nothing of it."""
         with serving(Reckless, room=16) as server:

@@ -72,7 +72,6 @@ def answer(what: str) -> Any:
 
 class Threaded(Environment[Do, Seen, State]):
     SUPPORTS_CONCURRENT_SESSIONS = True
-    REQUIRES_RESET = False
 
     def reset(self, seed: int | None = None) -> Seen:
         return Seen()

@@ -36,7 +36,7 @@ class Cart(Environment[Push, Seen, State]):
     """A cart that is pushed; its own arithmetic is on arrays, of one or of many."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    REQUIRES_RESET = False
+    REQUIRES_RESET = False  # most of these tests step at once
     BLOCKING = False
     calls: ClassVar[list[int]] = []
     """How many environments each call of `step_many` was for."""

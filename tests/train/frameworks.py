@@ -29,5 +29,8 @@ FRAMEWORKS = (
     Framework("trl", "trl", ("transformers>=5.13", "trl==1.16.0", "requests", "matplotlib>=3.10")),
     Framework("gymnasium", "gymnasium", ("gymnasium==1.4.0",), needs_torch=False),
     Framework("rllib", "ray", ("ray[rllib]==2.60.0", "gymnasium")),
+    Framework("inspect", "inspect-ai", ("inspect-ai==0.3.285",), needs_torch=False),
+    Framework("verifiers", "verifiers", ("verifiers==0.4.0",), needs_torch=False),
+    Framework("ors", "openreward", ("openreward==0.1.167",), needs_torch=False),
     Framework("torchrl", "torchrl", ("torchrl==0.14.1", "gymnasium")),
 )

@@ -12,18 +12,16 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from envtorch.client import EnvClient, MCPToolClient
 from envtorch.env import type_arguments
 from envtorch.llm import ToolCall
+from envtorch.protocol.observation_text import observation_text
 from envtorch.rollout.blame import NotAnAction
 from envtorch.rollout.completions import Completion
 from envtorch.rollout.trajectories import ChatMessage, Task
-from envtorch.tools import CallToolAction, CallToolObservation
+from envtorch.tools import CallToolAction
 from envtorch.types import StepResult, Tool
 
 __all__ = ["ChatFormat", "CodeFormat", "JSONFormat", "ToolFormat", "default_format", "observation_text"]
 
 Result = StepResult[Any]
-
-BESIDE = {"done", "reward", "metadata", "terminated", "truncated"}
-"""What an observation has for the trainer, not for the policy."""
 
 
 class ChatFormat(ABC):
@@ -161,37 +159,6 @@ def default_format(client: type[EnvClient[Any, Any, Any]]) -> ChatFormat:
     arguments = type_arguments(client, EnvClient)
     action = arguments[0] if arguments else Any
     return CodeFormat(action) if "code" in _fields_of(action) else JSONFormat(action)
-
-
-def observation_text(observation: Any) -> str:
-    """An observation as a policy reads it: a single text as it is, several fields under their names."""
-    if isinstance(observation, CallToolObservation):
-        found = observation.error.message if observation.error is not None else observation.result
-        return found if isinstance(found, str) else json.dumps(found, default=str)
-    fields = {
-        name: value for name, value in _values_of(observation).items() if value not in (None, "", [], {})
-    }
-    if not fields:
-        return ""
-    if len(fields) == 1 and isinstance(only := next(iter(fields.values())), str):
-        return only
-    return "\n".join(f"{name}: {_text_of(value)}" for name, value in fields.items())
-
-
-def _values_of(observation: Any) -> dict[str, Any]:
-    if isinstance(observation, BaseModel):
-        return observation.model_dump(mode="json", exclude=BESIDE)
-    if dataclasses.is_dataclass(observation) and not isinstance(observation, type):
-        observation = dataclasses.asdict(observation)
-    if isinstance(observation, dict):
-        return {name: value for name, value in observation.items() if name not in BESIDE}
-    return {"observation": observation if isinstance(observation, str) else str(observation)}
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, str):
-        return f"\n{value}" if "\n" in value else value
-    return json.dumps(value, default=str)
 
 
 def _fields_of(action: Any) -> Sequence[str]:

@@ -13,17 +13,24 @@ from .protections import Report, report
 from .results import Completed, Failure, FileInfo, Outcome, Result, Variable, Verdict
 from .sandbox import Sandbox
 from .sharing import SharedText
+from .shell_results import CommandOutcome, CommandResult, FoundFile, FoundLine, Listing
 from .submission import AsyncSubmission, Submission
+from .workspace import Workspace
 from .zygotes import shutdown
 
 __all__ = [
     "PROTECTIONS",
     "AsyncSandbox",
     "AsyncSubmission",
+    "CommandOutcome",
+    "CommandResult",
     "Completed",
     "Executor",
     "Failure",
     "FileInfo",
+    "FoundFile",
+    "FoundLine",
+    "Listing",
     "Outcome",
     "Policy",
     "Pool",
@@ -34,6 +41,7 @@ __all__ = [
     "Submission",
     "Variable",
     "Verdict",
+    "Workspace",
     "report",
     "shutdown",
 ]

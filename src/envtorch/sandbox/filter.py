@@ -3,7 +3,8 @@
 Default deny: a call that is not named here does not exist (ENOSYS), whatever a later kernel adds. Calls
 that escapes are made of are refused with EPERM, so that a program which tries one gets an honest answer.
 
-Every process of a sandbox has one of two programs, `PRIVATE_ROOT` or `SHARED_ROOT`. Those that run the
+Every process of a sandbox has one of two programs, `PRIVATE_ROOT` or `SHARED_ROOT`; an agent's processes on a
+writable root have `WRITABLE_ROOT` instead. Of the first two, those that run the
 agent's code have one more on top, `AGENT` or `AGENT_WITHOUT_SIGNALS`, which takes away what the init needs
 and the agent does not: above all, to change anything about another process.
 
@@ -33,6 +34,7 @@ from .syscalls import (
     REFUSED,
     SIGNALS_BY_ID,
     TIMERS,
+    WORKSPACE,
 )
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "KINDS",
     "PRIVATE_ROOT",
     "SHARED_ROOT",
+    "WRITABLE_ROOT",
     "Compiled",
     "Rule",
     "compile_filter",
@@ -53,7 +56,9 @@ PRIVATE_ROOT, SHARED_ROOT = "private-root", "shared-root"
 AGENT, AGENT_WITHOUT_SIGNALS = "agent", "agent-without-signals"
 """For processes that run the agent's code. The latter is for kernels whose Landlock does not confine signals,
 where there is no process namespace either."""
-KINDS = (PRIVATE_ROOT, SHARED_ROOT, AGENT, AGENT_WITHOUT_SIGNALS)
+WRITABLE_ROOT = "writable-root"
+"""For an agent's processes on a root file system of their own that they may change."""
+KINDS = (PRIVATE_ROOT, SHARED_ROOT, AGENT, AGENT_WITHOUT_SIGNALS, WRITABLE_ROOT)
 
 _NEW_NAMESPACES = 0x7E020080
 """Every namespace flag of clone: user, pid, net, ipc, uts, cgroup, mount, time."""
@@ -61,6 +66,7 @@ _SOCKET_TYPE, _STREAM, _PACKETS = 0xF, 1, 5
 _UNIX = 1
 _OWN_GROUP = 1
 """The process group, for `setpriority`; 0 is one process, and 2 all of a user."""
+_NO_RANDOM_ADDRESSES = 0x0040000
 _INT = 0xFFFFFFFF
 """The part of a register that the kernel reads of an int: a refusal must ignore the rest."""
 _RLIMIT_NPROC, _RLIMIT_MSGQUEUE = 6, 12
@@ -96,6 +102,8 @@ def rules(kind: str) -> list[Rule]:
     """The rules of one of the `KINDS` of programs."""
     if kind in (AGENT, AGENT_WITHOUT_SIGNALS):
         return _agent_rules(signals=kind == AGENT)
+    if kind == WRITABLE_ROOT:
+        return _writable_root_rules()
     private_root = kind == PRIVATE_ROOT
     found = [Rule(name, False) for name in REFUSED]
     found += [Rule(name, True) for name in ALLOWED]
@@ -110,6 +118,16 @@ def rules(kind: str) -> list[Rule]:
         found.append(Rule("setns", True))  # forks enter their namespaces; there is no other door to enter
         found += [Rule(name, True) for name in TIMERS]
     return found
+
+
+def _writable_root_rules() -> list[Rule]:
+    """As for a private root, without the door to other namespaces, and with `WORKSPACE` allowed."""
+    found = [Rule(name, False) for name in REFUSED if name not in WORKSPACE]
+    found += [Rule(name, True) for name in dict.fromkeys((*ALLOWED, *CHANGES_OF_FILES, *TIMERS, *WORKSPACE))]
+    found.append(Rule("setns", False))
+    found.append(Rule("clone", True, ((0, "MASKED_EQ", _NEW_NAMESPACES, 0),)))
+    personas = (0, _NO_RANDOM_ADDRESSES, 0xFFFFFFFF)
+    return found + [Rule("personality", True, ((0, "EQ", persona, 0),)) for persona in personas]
 
 
 def _agent_rules(*, signals: bool) -> list[Rule]:
@@ -155,7 +173,9 @@ def shipped_file(machine: str, kind: str) -> Path:
 
 
 def _compile(lib: Any, kind: str, architecture: Any) -> bytes:
-    everything_else = lib.ERRNO(errno.ENOSYS) if kind in (PRIVATE_ROOT, SHARED_ROOT) else lib.ALLOW
+    everything_else = (
+        lib.ERRNO(errno.ENOSYS) if kind in (PRIVATE_ROOT, SHARED_ROOT, WRITABLE_ROOT) else lib.ALLOW
+    )
     made = lib.SyscallFilter(everything_else)
     if architecture != lib.Arch.NATIVE and not made.exist_arch(architecture):
         made.add_arch(architecture)

@@ -44,6 +44,9 @@ class Policy:
     """Protections without which the sandbox refuses to start: see `PROTECTIONS`."""
     namespaces: bool = True
     """False asks for container grade even where namespaces are allowed."""
+    root: str | None = None
+    """A root file system that the session may change, for a `Workspace`: `"host"` for a copy-on-write view of
+    this machine's programs and public settings, or the absolute path of an unpacked image."""
     landlock_abi: int | None = None
     """The newest Landlock ABI to use, to try out what holds on an older kernel; None for the kernel's own."""
 
@@ -59,9 +62,22 @@ class Policy:
             )
         if self.landlock_abi is not None:
             _check_number("landlock_abi", self.landlock_abi, 0)
+        self._check_root()
         for path in self.readable:
             if not os.path.isabs(path):
                 raise ConfigurationError(f"readable paths must be absolute, and {path!r} is not")
+
+    def _check_root(self) -> None:
+        if self.root is None:
+            return
+        if not isinstance(self.root, str) or not (self.root == "host" or os.path.isabs(self.root)):
+            raise ConfigurationError(f"root is 'host' or the absolute path of a directory, not {self.root!r}")
+        if not self.namespaces:
+            raise ConfigurationError("a writable root needs namespaces: leave namespaces=True")
+        if self.open_files < _SHELL_FILES:
+            raise ConfigurationError(f"open_files must be at least {_SHELL_FILES} on a writable root")
+        if self.readable or self.preload:
+            raise ConfigurationError("a writable root has no readable paths and no preloaded modules")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
@@ -73,6 +89,9 @@ class Policy:
             )
         return cls(**options)
 
+
+_SHELL_FILES = 128
+"""A shell keeps its own descriptors above those of programs."""
 
 _LEAST: Mapping[str, float] = {
     "memory_bytes": 8 * MEGABYTE,

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from .policy import PROTECTIONS, Policy
 
-__all__ = ["Report", "judge", "report"]
+__all__ = ["Report", "judge", "report", "workspace_layers"]
 
 ON = "on"
 
@@ -31,11 +31,28 @@ _ANY_OF: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "memory": (("cgroup memory",), ("rlimits",)),
     "disk": (("workspace",),),
     "syscalls": (("seccomp",),),
-    "privileges": (("no_new_privs", "capabilities"),),
-    "fork": (("user namespace", "process namespace", "mount namespace", "landlock", "process table"),),
+    "privileges": (("no_new_privs", "capabilities"), ("user namespace", "capability bounds")),
+    "fork": (
+        ("user namespace", "process namespace", "mount namespace", "landlock", "process table"),
+        ("copy-on-write root",),
+    ),
     "limits": (("cgroup memory", "cgroup pids"),),
 }
 """Which layers make up a protection: all of any one group."""
+
+
+def workspace_layers(unavailable_groups: Mapping[str, str]) -> dict[str, str]:
+    """The layers of a session on a writable root, which does not start without any of those that are on."""
+    namespaces = ("user", "mount", "process", "network", "ipc", "host name")
+    layers = {f"{name} namespace": ON for name in namespaces}
+    layers |= dict.fromkeys(("private root", "copy-on-write root", "workspace", "seccomp", "rlimits"), ON)
+    layers |= dict.fromkeys(("capability bounds", "environment", "descriptors", "process table"), ON)
+    layers["no_new_privs"] = "unavailable: su and sudo work on a writable root"
+    layers["landlock"] = "unavailable: a writable root is the session's own"
+    for controller in ("memory", "pids"):
+        why = unavailable_groups.get(controller)
+        layers[f"cgroup {controller}"] = f"unavailable: {why}" if why else ON
+    return layers
 
 
 def judge(layers: Mapping[str, str], *, namespaces: bool) -> Report:

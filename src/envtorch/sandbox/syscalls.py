@@ -1,6 +1,14 @@
 """Which system calls a sandbox may make, by name. libseccomp knows the numbers for each architecture."""
 
-__all__ = ["ALLOWED", "CHANGES_OF_FILES", "FILE_DESCRIPTOR_PASSING", "REFUSED", "SIGNALS_BY_ID", "TIMERS"]
+__all__ = [
+    "ALLOWED",
+    "CHANGES_OF_FILES",
+    "FILE_DESCRIPTOR_PASSING",
+    "REFUSED",
+    "SIGNALS_BY_ID",
+    "TIMERS",
+    "WORKSPACE",
+]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -65,3 +73,12 @@ every other one from starting. A filter cannot see whether a message carries des
 
 SIGNALS_BY_ID = _names("tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal")
 """Ways to signal a process or thread that is named by its id or a descriptor, besides `kill`."""
+
+WORKSPACE = _names("""
+socket socketpair connect bind listen accept accept4 shmget shmat shmdt shmctl semget semop semctl semtimedop
+msgget msgsnd msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr mbind
+get_mempolicy set_mempolicy memfd_create chroot pidfd_open sched_setscheduler sched_setparam sched_setattr
+ioprio_set ioprio_get readahead io_setup io_submit io_getevents io_destroy io_cancel io_pgetevents
+""")
+"""What package managers, servers and databases need besides, on a writable root: there the network, ipc and
+process namespaces are the wall, and these calls reach nothing beyond them."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import EnvironmentFailed
+from envtorch.errors import ConfigurationError, EnvironmentFailed
 
 from . import protocol
 from .cgroups import Hierarchy, find_hierarchy
@@ -165,6 +165,8 @@ def owned_resources() -> OwnedResources:
 
 def zygote_for(policy: Policy) -> Zygote:
     """A living zygote that suits `policy`, started or restarted if need be. Blocks while it starts."""
+    if policy.root is not None:
+        raise ConfigurationError("a policy with a root is for a Workspace; a Sandbox has a private root")
     key = _Key(os.getpid(), policy.preload, policy.readable, policy.namespaces, policy.landlock_abi)
     with _lock:
         zygote = _zygotes.get(key)

@@ -15,6 +15,7 @@ from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import HttpDoor
 from envtorch.server.doors.mcp_http import McpDoor
 from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.doors.ors_routes import OrsDoor
 from envtorch.server.doors.task_routes import TaskDoor
 from envtorch.server.doors.websocket import SocketDoor
 from envtorch.server.options import ServerOptions
@@ -154,7 +155,10 @@ class HTTPEnvServer:
         TaskDoor(self.sessions, self.spec.name).register(router)
         HttpDoor(self.sessions, self.codec).register(router, mode)
         socket = SocketDoor(self.sessions, rpc, mode, self.max_message_bytes)
-        mcp = McpDoor(self.sessions, rpc, AgentTools(self.codec, mode))
+        tools = AgentTools(self.codec, mode)
+        mcp = McpDoor(self.sessions, rpc, tools)
+        if mode is ServerMode.SIMULATION:
+            OrsDoor(self.sessions, tools).register(router)
         router.add_api_route("/mcp", mcp.post, methods=["POST"], tags=["Tools"], summary="Tools, over MCP")
         router.add_api_route("/mcp", mcp.delete, methods=["DELETE"], tags=["Tools"], summary="End a session")
         others = ["GET", "HEAD", "PUT", "PATCH", "OPTIONS"]

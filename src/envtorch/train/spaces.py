@@ -20,7 +20,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 
 from envtorch.errors import ConfigurationError
 from envtorch.extras import missing_extra
-from envtorch.rollout.chat_formats import BESIDE
+from envtorch.protocol.observation_text import BESIDE_TEXT
 
 try:
     import numpy
@@ -97,13 +97,13 @@ def _field(value: Any, name: str) -> Any:
 def _annotations(cls: type[Any]) -> dict[str, Any]:
     """The fields of a class, each with its type and constraints."""
     if issubclass(cls, BaseModel):
-        fields = {name: field for name, field in cls.model_fields.items() if name not in BESIDE}
+        fields = {name: field for name, field in cls.model_fields.items() if name not in BESIDE_TEXT}
         return {
             name: Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
             for name, field in fields.items()
         }
     if dataclasses.is_dataclass(cls):
-        return {field.name: field.type for field in dataclasses.fields(cls) if field.name not in BESIDE}
+        return {field.name: field.type for field in dataclasses.fields(cls) if field.name not in BESIDE_TEXT}
     raise ConfigurationError(
         f"{cls.__name__} has no schema to make spaces of: "
         "use a client such as `class MyEnv(EnvClient[MyAction, MyObservation, MyState])`"

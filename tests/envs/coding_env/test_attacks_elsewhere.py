@@ -1,6 +1,6 @@
 """The attack suite through live servers elsewhere: other users, without namespaces, in a real container.
 
-Every day a sample of it; all of it with `make test-attacks`, which prints the counts.
+In `make test-slow` a sample of it; all of it with `make test-attacks`, which prints the counts.
 """
 
 import json
@@ -73,6 +73,7 @@ USERS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @USERS
 def test_a_sample_is_contained(sandboxes: None, user: int, grade: str) -> None:
     _attack_as(user, grade, EVERY_DAY)
@@ -120,6 +121,7 @@ def _attack_in_container(image: str, options: dict[str, Any], numbers: range) ->
         _assault(told, url, numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", CONTAINERS)

@@ -205,6 +205,7 @@ class TestLosses:
             server.process.wait(PATIENCE_S)
             eventually(lambda: not any(map(is_alive, workers)), "no worker is left")
 
+    @pytest.mark.slow
     def test_a_session_may_be_opened_anew_under_a_lost_token(self) -> None:
         token = "chosen-once-and-used-again"
         with workers_server() as server:
@@ -254,6 +255,7 @@ class TestTheEnd:
             assert not any(map(is_alive, workers))
             assert not directory.exists()
 
+    @pytest.mark.slow
     def test_a_second_signal_hurries(self) -> None:
         with workers_server(drain_s=60) as server, server.wire(HERE) as here:
             here.open()
@@ -267,6 +269,7 @@ class TestTheEnd:
             assert server.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 class TestHowMany:
     def test_no_more_workers_than_sessions(self) -> None:
         with workers_server(capacity=1) as server:
@@ -280,6 +283,7 @@ class TestHowMany:
             assert server.workers == 1
 
 
+@pytest.mark.slow
 class TestWhereEnvironmentsLive:
     def test_on_threads(self) -> None:
         with workers_server(environment="tests.server.workers.app:BlockingTeller", workers=3) as server:

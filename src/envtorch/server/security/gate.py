@@ -118,8 +118,10 @@ class AccessGate:
             return True
         if self._login is not None and self._login.admits(scope["path"], headers):
             return True
-        scheme, _, token = headers.get("authorization", "").partition(" ")
         assert self._keys is not None
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if not scheme:  # clients of the Open Reward Standard send the token in a header of their own
+            return self._keys.accept(headers.get("x-api-key", "").strip())
         return scheme.lower() == "bearer" and self._keys.accept(token.strip())
 
     def _is_preflight(self, scope: Scope, headers: Headers) -> bool:

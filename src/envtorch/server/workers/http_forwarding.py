@@ -20,6 +20,7 @@ from envtorch.server.app import HTTPEnvServer
 from envtorch.server.doors.http_routes import SESSION_HEADER, error_response
 from envtorch.server.doors.mcp_http import MCP_SESSION_HEADER
 from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.doors.ors_routes import ORS_SESSION_HEADER
 from envtorch.server.doors.websocket import SocketDoor
 from envtorch.server.transport.connection import accept
 from envtorch.server.workers.merged_metrics import gather
@@ -161,7 +162,7 @@ def session_name(path: str, headers: Headers) -> str | None:
     if path.endswith("/mcp"):
         return headers.get(MCP_SESSION_HEADER) or headers.get(SESSION_HEADER)
     cookies: dict[str, Any] = cookie_parser(headers.get("cookie", ""))
-    return headers.get(SESSION_HEADER) or cookies.get(SESSION_HEADER)
+    return headers.get(SESSION_HEADER) or headers.get(ORS_SESSION_HEADER) or cookies.get(SESSION_HEADER)
 
 
 async def _body(receive: Receive, arrived: asyncio.Event) -> AsyncIterator[bytes]:

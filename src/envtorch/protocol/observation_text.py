@@ -1,0 +1,45 @@
+"""An observation as a language model reads it."""
+
+import dataclasses
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from envtorch.tools import CallToolObservation
+
+__all__ = ["BESIDE_TEXT", "observation_text"]
+
+BESIDE_TEXT = {"done", "reward", "metadata", "terminated", "truncated"}
+"""What an observation has for the trainer, not for the policy."""
+
+
+def observation_text(observation: Any) -> str:
+    """An observation as a policy reads it: a single text as it is, several fields under their names."""
+    if isinstance(observation, CallToolObservation):
+        found = observation.error.message if observation.error is not None else observation.result
+        return found if isinstance(found, str) else json.dumps(found, default=str)
+    fields = {
+        name: value for name, value in _values_of(observation).items() if value not in (None, "", [], {})
+    }
+    if not fields:
+        return ""
+    if len(fields) == 1 and isinstance(only := next(iter(fields.values())), str):
+        return only
+    return "\n".join(f"{name}: {_text_of(value)}" for name, value in fields.items())
+
+
+def _values_of(observation: Any) -> dict[str, Any]:
+    if isinstance(observation, BaseModel):
+        return observation.model_dump(mode="json", exclude=BESIDE_TEXT)
+    if dataclasses.is_dataclass(observation) and not isinstance(observation, type):
+        observation = dataclasses.asdict(observation)
+    if isinstance(observation, dict):
+        return {name: value for name, value in observation.items() if name not in BESIDE_TEXT}
+    return {"observation": observation if isinstance(observation, str) else str(observation)}
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return f"\n{value}" if "\n" in value else value
+    return json.dumps(value, default=str)

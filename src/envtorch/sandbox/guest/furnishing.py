@@ -1,0 +1,85 @@
+"""What a writable root needs besides its files: devices, a process table, a host name, the loopback."""
+
+import fcntl
+import os
+import socket
+import struct
+
+from . import kernel, mounts
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+_FOLDERS = {"dev": 0o755, "proc": 0o555, "tmp": 0o1777, "run": 0o755, "root": 0o700}
+_SET_FLAGS, _UP = 0x8914, 1
+MOVED = ("dev", "proc")
+"""What follows a session from one root to the next."""
+
+
+def enter(tree: int, *, hostname: str, shared_memory_bytes: int) -> None:
+    """As the first process of new namespaces: make a detached tree the root, and furnish it."""
+    place = "/tmp"  # noqa: S108  any directory will do: only this mount namespace sees it covered
+    kernel.mount(None, "/", None, kernel.RECURSIVE | kernel.PRIVATE)
+    mounts.attach(tree, place)
+    for name, mode in _FOLDERS.items():
+        if not os.path.isdir(f"{place}/{name}"):
+            os.mkdir(f"{place}/{name}")
+            os.chmod(f"{place}/{name}", mode)
+    _make_devices(f"{place}/dev", shared_memory_bytes)
+    flags = kernel.NO_SETUID | kernel.NO_DEVICES | kernel.NO_EXEC
+    kernel.mount("proc", f"{place}/proc", "proc", flags)
+    kernel.set_hostname(hostname)
+    _name_host(place, hostname)
+    kernel.pivot_root(place)
+
+
+def reenter(tree: int) -> None:
+    """Make another tree the root of every process here; devices and the process table move along."""
+    mounts.attach(tree, "/run")
+    for name in MOVED:
+        mounts.move(f"/{name}", f"/run/{name}")
+    kernel.pivot_root("/run")
+
+
+def bring_loopback_up() -> None:
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14s", b"lo", _UP, b""))
+
+
+def _make_devices(place: str, shared_memory_bytes: int) -> None:
+    kernel.mount("tmpfs", place, "tmpfs", kernel.NO_SETUID, "mode=755,size=64k,nr_inodes=64")
+    for name in _DEVICES:
+        os.close(os.open(f"{place}/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
+        kernel.mount(f"/dev/{name}", f"{place}/{name}", None, kernel.BIND)
+    for name in ("pts", "shm"):
+        os.mkdir(f"{place}/{name}")
+    flags = kernel.NO_SETUID | kernel.NO_EXEC
+    kernel.mount("devpts", f"{place}/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=620,max=64")
+    options = f"mode=1777,size={shared_memory_bytes}"
+    kernel.mount("tmpfs", f"{place}/shm", "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, options)
+    for name, target in _LINKS.items():
+        os.symlink(target, f"{place}/{name}")
+
+
+def _name_host(place: str, hostname: str) -> None:
+    """`sudo` and others look the machine's own name up. A link at /etc would lead out of the new root."""
+    etc = f"{place}/etc"
+    if os.path.islink(etc) or (os.path.exists(etc) and not os.path.isdir(etc)):
+        return
+    os.makedirs(etc, exist_ok=True)
+    texts = {
+        "hosts": f"127.0.0.1 localhost {hostname}\n::1 localhost {hostname}\n",
+        "hostname": f"{hostname}\n",
+        "resolv.conf": "",
+    }
+    for name, text in texts.items():
+        path = f"{etc}/{name}"
+        if os.path.islink(path):
+            os.unlink(path)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)

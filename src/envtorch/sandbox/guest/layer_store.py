@@ -1,0 +1,316 @@
+"""The process that holds the layers of copy-on-write roots, and starts sessions on them.
+
+It lives in a user namespace and a mount namespace of its own, whose mounts end with it: nothing of them is
+ever seen outside. It never runs an agent's program. Each session gets a file system in memory for what it
+changes (its size is the disk limit), and a detached overlay of that above the layers it was started on.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import re  # noqa: F401  sessions need it after their root has changed, when nothing can be imported
+import signal
+import socket
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import guest_wire as wire
+from . import kernel, layers, mounts, workspace_init
+
+STORE = "/tmp"  # noqa: S108  covered by a file system of our own, in our mount namespace alone
+FIRST_ID, ID_COUNT = 1_879_048_192, 65_536
+"""The range of the machine's ids that stand for those of a session: above what other tools hand out."""
+HOST = "host"
+_DEEPEST = 64
+"""A session with more layers than this has them merged into one when it is forked."""
+_NAMESPACES = kernel.NEW_MOUNT | kernel.NEW_PID | kernel.NEW_UTS | kernel.NEW_IPC | 0x02000000
+_WITHOUT_NETWORK = kernel.new_namespaces(_NAMESPACES)
+_WITH_NETWORK = kernel.new_namespaces(_NAMESPACES | kernel.NEW_NET)
+_INODE_BYTES = 4096
+
+
+@dataclass(slots=True)
+class StoredSession:
+    """The layers of one session: those below it, the topmost first, and how often its own was frozen."""
+
+    lowers: list[str]
+    generation: int = 0
+
+
+@dataclass(slots=True)
+class LayerStore:
+    """All layers, and which session stands on which."""
+
+    seccomp: kernel.Seccomp | None
+    image: list[str]
+    sessions: dict[str, StoredSession] = field(default_factory=dict)
+    disks: set[str] = field(default_factory=set)
+    """File systems in memory: of sessions, alive or needed by others, and of layers that were made."""
+
+    def open(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> Mapping[str, Any]:
+        """Start a session on some layers; it speaks on the first descriptor."""
+        name = request["session"]
+        self._make_disk(name, request["disk_bytes"])
+        self.sessions[name] = StoredSession([self._path(layer) for layer in request["layers"]] or self.image)
+        try:
+            tree = self._overlay(name)
+            try:
+                self._fork_session(tree, request["settings"], *descriptors)
+            finally:
+                os.close(tree)
+        except BaseException:
+            self.close(name)
+            raise
+        return {"event": "done"}
+
+    def _fork_session(
+        self, tree: int, settings: Mapping[str, Any], control: int, network: int | None = None
+    ) -> None:
+        process = kernel.fork_into(_WITH_NETWORK if network is None else _WITHOUT_NETWORK)
+        if process == 0:
+            if network is not None:
+                kernel.setns(network, kernel.NEW_NET)
+            channel = socket.SocketType(fileno=os.dup(control))
+            workspace_init.live(channel, tree, settings, self.seccomp)
+
+    def stack(self, name: str) -> tuple[Mapping[str, Any], int]:
+        """Freeze what a session has changed, as a layer; answers with a new overlay above it."""
+        session = self.sessions[name]
+        session.lowers = [f"{STORE}/{name}/upper{session.generation}", *session.lowers]
+        session.generation += 1
+        own = len(session.lowers) - len(self.image)
+        if own > _DEEPEST:
+            merged = f"{STORE}/{name}/merged{session.generation}"
+            os.mkdir(merged)
+            layers.merge(session.lowers[:own], merged)
+            session.lowers = [merged, *self.image]
+        return {"event": "done", "layers": self._names(session.lowers)}, self._overlay(name)
+
+    def copy(self, name: str, target: str, disk_bytes: int) -> Mapping[str, Any]:
+        """What a session has changed until now, copied as a layer of its own; the session goes on."""
+        session = self.sessions[name]
+        self._make_disk(target, disk_bytes)
+        place = f"{STORE}/{target}/upper0"
+        os.mkdir(place)
+        layers.merge([f"{STORE}/{name}/upper{session.generation}"], place)
+        return {"event": "done", "layers": self._names([place, *session.lowers])}
+
+    def layer(self, request: Mapping[str, Any], archive: int) -> Mapping[str, Any]:
+        """A further layer, from an archive, with some of its directories hiding what is below them."""
+        name = request["layer"]
+        self._make_disk(name, request["disk_bytes"])
+        place = f"{STORE}/{name}/upper0"
+        os.makedirs(place)
+        with os.fdopen(os.dup(archive), "rb") as file, tarfile.open(fileobj=file) as tar:
+            tar.extractall(place, filter="fully_trusted" if request["trusted"] else "tar")  # noqa: S202
+        for path in request["opaque"]:
+            os.makedirs(place + path, exist_ok=True)
+            layers.make_opaque(place + path)
+        for path in request["hidden"]:
+            layers.hide(place + path)
+        return {"event": "done", "layers": self._names([place])}
+
+    def changes(self, names: Sequence[str]) -> tuple[Mapping[str, Any], int]:
+        """What some layers hold, as lines of JSON in a file in memory."""
+        listing = os.memfd_create("changes", os.MFD_CLOEXEC)
+        with os.fdopen(os.dup(listing), "wb") as file:
+            for name in names:
+                for entry in layers.walk(self._path(name)):
+                    path = os.fsencode("/" + entry.path).decode(errors="replace")
+                    line = {"layer": name, "path": path, "kind": entry.kind, "opaque": entry.opaque}
+                    file.write(json.dumps(line).encode() + b"\n")
+        return {"event": "done"}, listing
+
+    def archive(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """Some paths, as they are seen through some layers, as a tar archive in a file in memory."""
+        tree = mounts.make_overlay([self._path(layer) for layer in request["layers"]])
+        place = f"{STORE}/view"
+        os.makedirs(place, exist_ok=True)
+        mounts.attach(tree, place)
+        os.close(tree)
+        made = os.memfd_create("archive", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(made), "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+                for path in request["paths"]:
+                    if _is_below(place, path):
+                        tar.add(place + path, arcname=path.lstrip("/"), filter=_no_devices)
+        finally:
+            mounts.unmount(place)
+        return {"event": "done"}, made
+
+    def close(self, name: str) -> Mapping[str, Any]:
+        """Forget a session or a layer; what others still stand on stays until they are closed."""
+        self.sessions.pop(name, None)
+        self.disks.discard(name)
+        needed = {path.split("/")[2] for one in self.sessions.values() for path in one.lowers}
+        for entry in os.listdir(STORE):
+            is_free = entry not in needed and entry not in self.sessions and entry not in self.disks
+            if is_free and entry not in ("image", "mask", "view"):
+                with contextlib.suppress(OSError):
+                    mounts.unmount(f"{STORE}/{entry}")
+                with contextlib.suppress(OSError):
+                    os.rmdir(f"{STORE}/{entry}")
+        return {"event": "done"}
+
+    def _make_disk(self, name: str, size: int) -> None:
+        os.mkdir(f"{STORE}/{name}")
+        inodes = max(1024, size // _INODE_BYTES)
+        options = f"size={size},nr_inodes={inodes},mode=755"
+        kernel.mount("tmpfs", f"{STORE}/{name}", "tmpfs", kernel.NO_DEVICES, options)
+        self.disks.add(name)
+
+    def _overlay(self, name: str) -> int:
+        session = self.sessions[name]
+        upper, work = (f"{STORE}/{name}/{kind}{session.generation}" for kind in ("upper", "work"))
+        os.mkdir(upper)
+        os.mkdir(work)
+        return mounts.make_overlay(session.lowers, upper, work)
+
+    @staticmethod
+    def _names(paths: Sequence[str]) -> list[str]:
+        return [path.removeprefix(f"{STORE}/") for path in paths]
+
+    @staticmethod
+    def _path(name: str) -> str:
+        return f"{STORE}/{name}"
+
+
+def _is_below(place: str, path: str) -> bool:
+    """Whether a path exists and no link on the way leads out of the view."""
+    real = os.path.realpath(os.path.dirname(place + path))
+    return os.path.lexists(place + path) and (real == place or real.startswith(place + "/"))
+
+
+def _no_devices(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if member.isdev() else member
+
+
+def main(channel_descriptor: int) -> None:
+    """Make the namespaces and the image's layer, then serve the owner until it goes away."""
+    channel = socket.SocketType(fileno=channel_descriptor)
+    packet = wire.receive_packet(channel)
+    if packet is None:
+        return
+    settings, _ = packet
+    try:
+        store = _prepare(settings)
+    except OSError as error:
+        wire.send_packet(channel, {"event": "failed", "message": str(error), "errno": error.errno})
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    kernel.become_subreaper()
+    wire.send_packet(channel, {"event": "ready", "layers": LayerStore._names(store.image)})
+    while (packet := wire.receive_packet(channel)) is not None:
+        _answer(channel, store, *packet)
+
+
+def _answer(
+    channel: "socket.SocketType", store: LayerStore, request: Mapping[str, Any], descriptors: list[int]
+) -> None:
+    given: list[int] = []
+    try:
+        reply, given = _do(store, request, descriptors)
+    except (OSError, tarfile.TarError, KeyError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        reply = {"event": "failed", "message": str(error) or repr(error), "errno": number}
+    wire.send_packet(channel, reply, given)
+    for descriptor in (*given, *descriptors):
+        os.close(descriptor)
+
+
+def _do(
+    store: LayerStore, request: Mapping[str, Any], descriptors: list[int]
+) -> tuple[Mapping[str, Any], list[int]]:
+    match request["op"]:
+        case "open":
+            return store.open(request, descriptors), []
+        case "stack":
+            reply, tree = store.stack(request["session"])
+            return reply, [tree]
+        case "copy":
+            return store.copy(request["session"], request["layer"], request["disk_bytes"]), []
+        case "layer":
+            return store.layer(request, descriptors[0]), []
+        case "changes":
+            reply, listing = store.changes(request["layers"])
+            return reply, [listing]
+        case "archive":
+            reply, made = store.archive(request)
+            return reply, [made]
+        case "close":
+            return store.close(request["session"]), []
+    raise KeyError(request["op"])
+
+
+def _prepare(settings: Mapping[str, Any]) -> LayerStore:
+    root = "/" if settings["root"] == HOST else settings["root"]
+    if os.getuid() == 0:
+        namespace = _new_namespace(_map_range)
+        tree = mounts.clone_tree(root)
+        mounts.map_owners(tree, namespace)
+        kernel.setns(namespace, kernel.NEW_USER)
+        os.close(namespace)
+        kernel.unshare(kernel.NEW_MOUNT)
+        os.setresgid(0, 0, 0)
+        os.setgroups([])
+        os.setresuid(0, 0, 0)
+    else:
+        user, group = os.getuid(), os.getgid()
+        kernel.unshare(kernel.NEW_USER | kernel.NEW_MOUNT)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            _write(f"/proc/self/{name}", text)
+        tree = mounts.clone_tree(root)
+    os.umask(0o022)
+    kernel.mount(None, "/", None, kernel.RECURSIVE | kernel.PRIVATE)
+    kernel.mount("tmpfs", STORE, "tmpfs", kernel.NO_DEVICES, "mode=755")
+    os.mkdir(f"{STORE}/image")
+    mounts.attach(tree, f"{STORE}/image")
+    os.close(tree)
+    image = [f"{STORE}/image"]
+    if settings["root"] == HOST:
+        os.mkdir(f"{STORE}/mask")
+        layers.mask_host(f"{STORE}/mask", f"{STORE}/image")
+        image.insert(0, f"{STORE}/mask")
+    program = settings["program"]
+    seccomp = kernel.Seccomp(base64.b64decode(program)) if program is not None else None
+    return LayerStore(seccomp, image)
+
+
+def _map_range(process: int) -> None:
+    for name in ("uid_map", "gid_map"):
+        _write(f"/proc/{process}/{name}", f"0 {FIRST_ID} {ID_COUNT}")
+
+
+def _new_namespace(write_maps: Callable[[int], None]) -> int:
+    """A descriptor of a new user namespace, made by a child that ends at once."""
+    made, maker = os.pipe()
+    release, releaser = os.pipe()
+    process = os.fork()
+    if process == 0:
+        with contextlib.suppress(BaseException):
+            kernel.unshare(kernel.NEW_USER)
+            os.write(maker, b"1")
+            os.close(releaser)
+            os.read(release, 1)
+        os._exit(0)
+    os.close(maker)
+    try:
+        if not os.read(made, 1):
+            raise PermissionError(1, "a user namespace cannot be made here")
+        write_maps(process)
+        return os.open(f"/proc/{process}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for descriptor in (made, release, releaser):
+            os.close(descriptor)
+        os.waitpid(process, 0)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""Starts the persistent shell of a session: bash on a terminal, beside it pipes for commands and reports.
+
+Commands never pass through the terminal, and their ends are never read out of its output. Bash asks for each
+command on a pipe, in `PROMPT_COMMAND`, and reports status and directory of the last one on another. So a
+program that reads from the terminal eats no command, and an interrupted command ends at the next report.
+"""
+
+import fcntl
+import os
+import struct
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+REPORT, COMMAND, OUTPUT, STARTUP = 60, 61, 63, 9
+"""Descriptors of the shell: where it reports, where it asks, what commands print to, what it reads first."""
+_UNLOCK, _NUMBER = 0x40045431, 0x80045430
+
+LOOP = r"""
+exec 9<&-
+[ -f ~/.bashrc ] && . ~/.bashrc </dev/null >/dev/null 2>&1
+PS1= PS2= HISTCONTROL=
+unset MAILCHECK TMOUT
+shopt -s expand_aliases
+set -o history +o histexpand
+PROMPT_COMMAND='__et_status=$?
+__et_again() { return $__et_status; }
+while printf "%s\0%s\0" "$__et_status" "$PWD" >&60
+    IFS= read -r -d "" -u 61 __et_mode && IFS= read -r -d "" -u 61 __et_text
+do
+case $__et_mode in
+*f) __et_text=$(<"$__et_text") __et_mode=${__et_mode%f} ;;
+esac
+case $__et_mode in
+n) history -s -- "$__et_text"; __et_again
+   eval "$__et_text" </dev/null >&63 2>&63 60>&- 61<&- 63>&-; __et_status=$? ;;
+t) history -s -- "$__et_text"; __et_again
+   eval "$__et_text" 60>&- 61<&- 63>&-; __et_status=$? ;;
+q) eval "$__et_text" </dev/null >&63 2>/dev/null 60>&- 61<&- 63>&- ;;
+esac
+jobs >/dev/null 2>&1
+done
+printf "left\0\0" >&60
+__et_again'
+"""
+"""What bash reads instead of its own start-up files. Modes of a command: `n` with its output on a pipe, `t`
+on the terminal itself, `q` for questions of the owner's, which leave no trace; with `f` the text is in a
+file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellEnds:
+    """The owner's ends of a shell: its terminal, its reports, its commands, what commands print."""
+
+    terminal: int
+    reports: int
+    commands: int
+    output: int
+
+    def all(self) -> Sequence[int]:
+        return (self.terminal, self.reports, self.commands, self.output)
+
+    def close(self) -> None:
+        for descriptor in self.all():
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class ShellPlan:
+    """How a shell is to be started."""
+
+    program: str
+    directory: str
+    environment: Mapping[str, str]
+    rows: int
+    columns: int
+
+
+def start(plan: ShellPlan, lock: Callable[[], None]) -> tuple[int, ShellEnds]:
+    """Fork a shell on a terminal of its own. `lock` gives up every privilege, in the child."""
+    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(master, _UNLOCK, struct.pack("i", 0))
+    (number,) = struct.unpack("i", fcntl.ioctl(master, _NUMBER, bytes(4)))
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", plan.rows, plan.columns, 0, 0))
+    reports, commands, output, startup = (os.pipe() for _ in range(4))
+    os.write(startup[1], LOOP.encode())
+    os.close(startup[1])
+    process = os.fork()
+    if process == 0:
+        given = {REPORT: reports[1], COMMAND: commands[0], OUTPUT: output[1], STARTUP: startup[0]}
+        _become_shell(plan, number, given, lock)
+    for descriptor in (startup[0], reports[1], commands[0], output[1]):
+        os.close(descriptor)
+    return process, ShellEnds(master, reports[0], commands[1], output[0])
+
+
+def _become_shell(
+    plan: ShellPlan, number: int, given: Mapping[int, int], lock: Callable[[], None]
+) -> NoReturn:
+    try:
+        os.setsid()
+        terminal = os.open(f"/dev/pts/{number}", os.O_RDWR)
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        wanted = {0: terminal, 1: terminal, 2: terminal, **given}
+        copies = {place: fcntl.fcntl(one, fcntl.F_DUPFD, 100) for place, one in wanted.items()}
+        os.closerange(3, 100)
+        for place, copy in copies.items():
+            os.dup2(copy, place)
+        os.closerange(100, 1 << 16)
+        try:
+            os.chdir(plan.directory)
+        except OSError:
+            os.chdir("/")  # it is gone; a shell in the root is better than none
+        lock()
+        words = ["bash", "--noediting", "--rcfile", f"/proc/self/fd/{STARTUP}", "-i"]
+        os.execve(plan.program, words, dict(plan.environment))  # noqa: S606
+    except OSError as error:
+        os.write(2, f"{plan.program}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)

@@ -1,0 +1,495 @@
+"""`Workspace`: a session on a root file system of its own that an agent may change."""
+
+import contextlib
+import logging
+import os
+import resource
+import secrets
+import socket
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from envtorch.errors import ConfigurationError, EnvironmentFailed, SessionLost, Unsupported, WrongProcess
+
+from .cgroups import Group
+from .monitor import Excess, memory_limit, process_limit
+from .persistent_shell import PersistentShell, ShellAnswer, ShellReport
+from .policy import Policy
+from .protections import Report, judge, workspace_layers
+from .results import Completed
+from .root_stores import RootStore, RunningProcess, root_store_for
+from .shell_results import CommandOutcome, CommandResult, FoundLine, Listing
+from .usage import Usage, measure
+from .workspace_channel import WorkspaceChannel
+from .workspace_operations import decode_lines, decode_listing, operate, raise_reported
+from .zygotes import owned_resources
+
+__all__ = ["Workspace"]
+
+logger = logging.getLogger(__name__)
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {"PATH": _PATH, "HOME": "/root", "USER": "root", "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+_SHELL = "/bin/bash"
+_ROWS, _COLUMNS = 40, 120
+_SHARED_MEMORY = 64 * 2**20
+_STATE_BYTES = 8 * 2**20
+_LIST_BYTES = 16 * 2**20
+_SAVE = r"""printf 'cd -- %q\n' "$PWD"; umask -p; shopt -p
+declare -f; declare -Fx; declare -p; alias -p; trap -p; set +o"""
+"""Prints a script that makes another shell like this one; what may end a shell at an error comes last."""
+
+_live: "weakref.WeakSet[Workspace]" = weakref.WeakSet()
+
+
+class Workspace:
+    """A persistent shell, programs and files on a copy-on-write root, behind namespaces of their own.
+
+    Inside, the agent is root; outside, its files and processes belong to ids that nobody else has. There is
+    no network but the session's own loopback. What it changes is kept in memory, at most `policy.disk_bytes`,
+    and gone with it. Used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        environment: Mapping[str, str] | None = None,
+        directory: str = "/root",
+        layers: Sequence[str] = (),
+        network_of: "Workspace | None" = None,
+    ) -> None:
+        """Start a session. `layers` are those it stands on, the root's own if none are given; `network_of` is
+        another session whose network namespace it shares, and nothing else of it."""
+        if policy.root is None:
+            raise ConfigurationError("a Workspace needs a policy with a root: Policy(root='host')")
+        self.policy = policy
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
+        self._directory = directory
+        self._store: RootStore = root_store_for(policy.root)
+        self._name = f"session-{secrets.token_hex(6)}"
+        self._owner = os.getpid()
+        self._closed = False
+        self._group: Group | None = None
+        self._shell: PersistentShell | None = None
+        self._excess: Excess | None = None
+        self._layers = list(layers) or list(self._store.image)
+        self.busy_since: float | None = None
+        self._channel = self._open(network_of)
+        try:
+            self._limit()
+            self._refuse_if_weak()
+        except BaseException:
+            self.close()
+            raise
+        _live.add(self)
+
+    # Life.
+
+    def _open(self, network_of: "Workspace | None") -> WorkspaceChannel:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        descriptors = [theirs.fileno()]
+        network = None if network_of is None else network_of._network()
+        if network is not None:
+            descriptors.append(network)
+        settings = {
+            "hostname": "sandbox",
+            "shared_memory_bytes": min(_SHARED_MEMORY, self.policy.disk_bytes),
+            "own_network": network is None,
+            "rlimits": {str(kind): limit for kind, limit in self._rlimits().items()},
+        }
+        request = {
+            "op": "open",
+            "session": self._name,
+            "layers": self._layers,
+            "disk_bytes": self.policy.disk_bytes,
+            "settings": settings,
+        }
+        channel = WorkspaceChannel(ours)
+        try:
+            self._store.ask(request, descriptors)
+            theirs.close()
+            channel.await_ready()
+        except BaseException:
+            channel.close()
+            self._forget()
+            raise
+        finally:
+            theirs.close()
+            if network is not None:
+                os.close(network)
+        return channel
+
+    def _rlimits(self) -> dict[int, int]:
+        limits = {
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_NOFILE: self.policy.open_files,
+            resource.RLIMIT_FSIZE: self.policy.disk_bytes,
+        }
+        if "memory" in owned_resources().groups.unavailable:
+            limits[resource.RLIMIT_DATA] = self.policy.memory_bytes
+        return limits
+
+    def _limit(self) -> None:
+        """Put the init under a control group, before it has started anything; else have it watched."""
+        owned = owned_resources()
+        self._group = owned.groups.create(
+            memory_bytes=memory_limit(self.policy), processes=process_limit(self.policy)
+        )
+        process = self._channel.process()
+        if self._group is not None and process is not None:
+            self._group.add(process)
+        if owned.groups.unavailable:
+            owned.monitor.add(self)
+
+    def close(self) -> None:
+        """End everything in the session. What others still stand on is kept for them."""
+        if self._closed:
+            return
+        self._require_own_process()
+        self._closed = True
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+        owned_resources().monitor.remove(self)
+        self._channel.close()
+        if self._group is not None:
+            self._group.remove()
+        self._forget()
+
+    def _forget(self) -> None:
+        with contextlib.suppress(EnvironmentFailed):  # the store has ended, and its layers with it
+            self._store.ask({"op": "close", "session": self._name})
+
+    def disown(self) -> None:
+        """In a forked child of the owner: close its copies of the descriptors, and end nothing."""
+        self._closed = True
+        self._channel.disown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and not self._channel.is_gone()
+
+    # Commands.
+
+    def run(self, command: str, *, timeout_s: float | None = None) -> CommandResult:
+        """Run a command in the persistent shell. Raises `Unsupported` while a program has the terminal."""
+        return self._run(command, "n", timeout_s)
+
+    def run_on_terminal(self, command: str, *, timeout_s: float = 1.0) -> CommandResult:
+        """Run a command on the terminal itself; it goes on when `timeout_s` is over."""
+        return self._run(command, "t", timeout_s)
+
+    def _run(self, command: str, mode: str, timeout_s: float | None) -> CommandResult:
+        shell = self._ready_shell()
+        background = shell.take_background(self.policy.output_bytes).text()
+        began = self.busy_since = time.monotonic()
+        self._excess = None
+        killed, refused = self._counts()
+        limit = self.policy.timeout_s if timeout_s is None else timeout_s
+        try:
+            answer = shell.run(command, mode=mode, timeout_s=limit, limit=self.policy.output_bytes)
+        except (BrokenPipeError, ConnectionError):  # the shell ended between two commands
+            self._end_shell()
+            return self._run(command, mode, timeout_s)
+        finally:
+            self.busy_since = None
+        report = answer.report
+        if report is not None and report.ended:
+            self._end_shell()
+        return CommandResult(
+            outcome=self._outcome(answer, killed, refused),
+            output=answer.output.text(),
+            exit_code=None if report is None else report.status,
+            directory=shell.directory if report is None or not report.ended else self._directory,
+            left_out_bytes=answer.output.left_out,
+            shell_ended=report is not None and report.ended,
+            background=background,
+            duration_s=time.monotonic() - began,
+        )
+
+    def _outcome(self, answer: ShellAnswer, killed: int, refused: int) -> CommandOutcome:
+        report = answer.report
+        if report is None:
+            return CommandOutcome.RUNNING
+        excess = self._excess.resource if self._excess is not None else ""
+        now_killed, now_refused = self._counts()
+        if report.status != 0 and (now_killed > killed or excess == "memory"):
+            return CommandOutcome.OUT_OF_MEMORY
+        if report.status != 0 and (now_refused > refused or excess == "processes"):
+            return CommandOutcome.OUT_OF_PROCESSES
+        if answer.timed_out:
+            return CommandOutcome.TIMED_OUT
+        if report.ended:
+            return CommandOutcome.SHELL_ENDED
+        return CommandOutcome.OK if report.status == 0 else CommandOutcome.ERROR
+
+    def _counts(self) -> tuple[int, int]:
+        if self._group is None:
+            return 0, 0
+        return self._group.oom_kills(), self._group.refused_processes()
+
+    def _ready_shell(self) -> PersistentShell:
+        shell = self.shell
+        if shell.is_busy:
+            raise Unsupported(
+                "a program has the terminal: look at it with screen, answer or end it with send_keys"
+            )
+        return shell
+
+    @property
+    def shell(self) -> PersistentShell:
+        """The persistent shell, started when first needed and after it has ended."""
+        self._require_open()
+        if self._shell is None:
+            plan = {
+                "program": _SHELL,
+                "directory": self._directory,
+                "environment": self._environment,
+                "rows": _ROWS,
+                "columns": _COLUMNS,
+            }
+            self._shell = PersistentShell(
+                self._channel, plan, grace_s=self.policy.grace_s, put_file=self.write_file
+            )
+        return self._shell
+
+    def _end_shell(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+
+    def note_end_of_program(self, report: ShellReport) -> None:
+        """A program on the terminal has ended; with it, perhaps, the shell."""
+        if report.ended:
+            self._end_shell()
+
+    def execute(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        directory: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Completed:
+        """Run a program beside the shell, with stdout and stderr apart."""
+        if not command or not all(isinstance(word, str) and "\0" not in word for word in command):
+            raise ValueError("a command is a sequence of at least one string, none with a NUL in it")
+        what = {
+            "kind": "execute",
+            "command": list(command),
+            "environment": {**self._environment, **(environment or {})},
+            "directory": directory or self._directory,
+        }
+        limit = self.policy.timeout_s if timeout_s is None else timeout_s
+        return self._operate(what, stdin=stdin, limit=self.policy.output_bytes, timeout_s=limit)
+
+    # Files. Relative paths are below the shell's working directory.
+
+    def read_file(self, path: str, *, limit: int = 16 * 2**20) -> bytes:
+        """The bytes of a regular file. Raises `OSError`, as for a file of more than `limit` bytes."""
+        done = self._operate({"kind": "read", "path": path, "limit": limit}, limit=2 * limit)
+        raise_reported(done, path)
+        return done.stdout
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Make or replace a file, and the directories above it."""
+        raise_reported(self._operate({"kind": "write", "path": path}, stdin=data), path)
+
+    def list_files(self, path: str = ".", *, depth: int = 1, limit: int = 1000) -> Listing:
+        """What is in a directory, and `depth` levels below it."""
+        what = {"kind": "list", "path": path, "depth": depth, "limit": limit}
+        done = self._operate(what, limit=_LIST_BYTES)
+        raise_reported(done, path)
+        return decode_listing(done.stdout)
+
+    def search(
+        self, pattern: str, path: str = ".", *, glob: str = "", limit: int = 100
+    ) -> tuple[list[FoundLine], bool]:
+        """Lines below `path` that match a regular expression, and whether those are all."""
+        what = {"kind": "search", "path": path, "pattern": pattern, "glob": glob, "limit": limit}
+        done = self._operate(what, limit=_LIST_BYTES)
+        raise_reported(done, path)
+        return decode_lines(done.stdout)
+
+    def _operate(
+        self,
+        what: dict[str, Any],
+        *,
+        stdin: bytes = b"",
+        limit: int = 65536,
+        timeout_s: float | None = None,
+    ) -> Completed:
+        self._require_open()
+        directory = self._shell.directory if self._shell is not None else self._directory
+        request = {"directory": directory, **what}
+        if what["kind"] == "write" and os.path.isabs(what["path"]):
+            request["directory"] = "/"
+        return operate(
+            self._channel,
+            request,
+            stdin=stdin,
+            limit=limit,
+            timeout_s=self.policy.timeout_s if timeout_s is None else timeout_s,
+        )
+
+    # Copies.
+
+    def processes(self) -> list[RunningProcess]:
+        """The processes besides the shell: background jobs and daemons."""
+        self._require_open()
+        reply, _ = self._channel.ask({"op": "processes"})
+        return reply.processes
+
+    def fork(self, n: int = 1, *, drop_processes: bool = False) -> "list[Workspace]":
+        """`n` sessions with the same files and the same shell: directory, variables, functions, options.
+
+        Processes are not copied. With any besides the shell this is refused with their names, unless
+        `drop_processes` says that the copies shall do without them; here they run on.
+        """
+        shell = self._ready_shell()
+        if (running := self.processes()) and not drop_processes:
+            named = ", ".join(f"{process.name} ({process.pid})" for process in running[:8])
+            raise Unsupported(
+                f"a session with background processes cannot be copied exactly: {named}. End them, or fork "
+                "with drop_processes=True to have copies without them"
+            )
+        saved = shell.run(_SAVE, mode="q", timeout_s=self.policy.timeout_s, limit=_STATE_BYTES)
+        if saved.report is None or saved.report.ended or saved.output.left_out:
+            raise EnvironmentFailed("the state of the shell could not be read, so the session was not copied")
+        layers, copied = self._freeze_layers(running=bool(running))
+        made: list[Workspace] = []
+        try:
+            for _ in range(n):
+                made.append(self._twin(layers, bytes(saved.output)))
+        except BaseException:
+            for twin in made:
+                twin.close()
+            raise
+        finally:
+            if copied is not None:
+                self._store.ask({"op": "close", "session": copied})
+        return made
+
+    def _twin(self, layers: Sequence[str], state: bytes) -> "Workspace":
+        twin = Workspace(self.policy, environment=self._environment, directory=self._directory, layers=layers)
+        try:
+            twin.write_file("/dev/shm/.state", state)  # noqa: S108  of the session
+            script = ". /dev/shm/.state 2>/dev/null; command rm -f /dev/shm/.state"
+            twin.shell.run(script, mode="q", timeout_s=self.policy.timeout_s, limit=1024)
+        except BaseException:
+            twin.close()
+            raise
+        return twin
+
+    def _freeze_layers(self, *, running: bool) -> tuple[list[str], str | None]:
+        """What has been changed until now, as layers that do not change any more. The second is the name of a
+        copy that was made because something was open for writing."""
+        if not running:
+            try:
+                return self.stack(), None
+            except OSError as error:
+                if error.errno != 16:  # EBUSY: the shell itself has a file open for writing
+                    raise
+        name = f"copy-{secrets.token_hex(6)}"
+        self._channel.ask({"op": "stop"})
+        try:
+            request = {
+                "op": "copy",
+                "session": self._name,
+                "layer": name,
+                "disk_bytes": self.policy.disk_bytes,
+            }
+            reply, _ = self._store.ask(request)
+        finally:
+            self._channel.ask({"op": "continue"})
+        return reply.layers, name
+
+    def stack(self) -> list[str]:
+        """Freeze the session's changes as a layer, and go on above it.
+
+        Raises `OSError` (EBUSY) while anything is open for writing: the kernel makes sure of that."""
+        self._require_open()
+        self._channel.ask({"op": "freeze"})
+        try:
+            reply, trees = self._store.ask({"op": "stack", "session": self._name})
+        except BaseException:
+            self._channel.ask({"op": "thaw"})
+            raise
+        try:
+            self._channel.ask({"op": "reenter"}, trees)
+        finally:
+            for tree in trees:
+                os.close(tree)
+        self._layers = reply.layers
+        if self._shell is not None:  # its directory is one of the old root
+            self._shell.run('cd -- "$PWD"', mode="q", timeout_s=self.policy.timeout_s, limit=1024)
+        return reply.layers
+
+    def end_processes(self) -> None:
+        """End every process of the session, its shell and daemons too; the files stay."""
+        self._end_shell()
+        self._channel.ask({"op": "sweep"})
+
+    @property
+    def store(self) -> RootStore:
+        return self._store
+
+    def _network(self) -> int:
+        _, given = self._channel.ask({"op": "network"})
+        return given[0]
+
+    # Protection.
+
+    def report(self) -> Report:
+        """What this session is protected by."""
+        return judge(workspace_layers(owned_resources().groups.unavailable), namespaces=True)
+
+    def _refuse_if_weak(self) -> None:
+        report = self.report()
+        missing = [name for name in sorted(self.policy.require) if not report.protects(name)]
+        if missing:
+            reasons = "; ".join(f"{name}: {report.protections[name]}" for name in missing)
+            raise ConfigurationError(f"this machine cannot protect what the policy requires: {reasons}")
+
+    def measure_usage(self) -> Usage | None:
+        """What the processes of the session use; None when it has ended."""
+        init = None if self._closed else self._channel.process()
+        if init is None:
+            return None
+        return measure(init, [], own_mark=None, enough_bytes=memory_limit(self.policy))
+
+    def end_excess(self, excess: Excess, usage: Usage) -> None:
+        """End every process, when they use too much together and no control group says so."""
+        self._excess = excess
+        self._channel.tell({"op": "cull"})
+
+    def _require_own_process(self) -> None:
+        if self._owner != os.getpid():
+            raise WrongProcess.of("workspace", self._owner)
+
+    def _require_open(self) -> None:
+        self._require_own_process()
+        if self._closed:
+            raise SessionLost("the workspace is closed")
+
+
+def _disown_all() -> None:
+    for workspace in list(_live):
+        workspace.disown()
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)

@@ -1,0 +1,138 @@
+"""The owner's end of one session on a writable root: requests to its init, and how its jobs ended."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from envtorch.errors import EnvironmentFailed, SessionLost
+
+from . import protocol
+from .handle import process_behind
+from .root_stores import StoreReply, decode_reply
+
+__all__ = ["WorkspaceChannel"]
+
+_REPLY_S = 60.0
+_CLOSE_S = 10.0
+_MOST_DESCRIPTORS = 16
+
+
+class WorkspaceChannel:
+    """A control socket and a pidfd of the init."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._control.setblocking(False)
+        self._telling = threading.Lock()
+        self._exits: dict[str, int] = {}
+        self.watch: int | None = None
+        """Readable when the whole session has ended."""
+
+    def await_ready(self) -> None:
+        """Wait for the init's first word. Raises `EnvironmentFailed` with its reason."""
+        _, given = self._await_reply("ready")
+        self.watch = given[0]
+
+    def tell(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """A request without a reply."""
+        with self._telling, contextlib.suppress(BrokenPipeError, ConnectionError):
+            socket.send_fds(self._control, [protocol.encode(request)], list(descriptors))
+
+    def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
+        """A request and its reply. Raises `OSError` as the init had it, `SessionLost` when it has gone."""
+        self.tell(request, descriptors)
+        return self._await_reply("done")
+
+    def _await_reply(self, event: str) -> tuple[StoreReply, list[int]]:
+        deadline = time.monotonic() + _REPLY_S
+        while True:
+            for reply, given in self.events():
+                if reply.event == event:
+                    return reply, given
+                if reply.event == "failed":
+                    if event == "ready":
+                        raise EnvironmentFailed(f"a session could not be made: {reply.message}")
+                    raise OSError(reply.errno or 0, reply.message)
+            if not self._wait(deadline):
+                raise EnvironmentFailed(f"a session's init did not answer within {_REPLY_S:g} s")
+
+    def _wait(self, deadline: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._control, select.POLLIN)
+        return bool(waiting.poll(max(0.0, deadline - time.monotonic()) * 1000))
+
+    def events(self) -> list[tuple[StoreReply, list[int]]]:
+        """What the init has said since, ends of jobs noted. Raises `SessionLost` when it has gone."""
+        found: list[tuple[StoreReply, list[int]]] = []
+        while True:
+            try:
+                data, given, _, _ = socket.recv_fds(self._control, 1 << 16, _MOST_DESCRIPTORS)
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                raise SessionLost(f"the session has ended: {error}") from error
+            if not data:
+                if found:
+                    return found
+                raise SessionLost("the session has ended: its init is gone")
+            reply = decode_reply(data)
+            if reply.event == "exited":
+                self._exits[reply.job] = reply.status
+            else:
+                found.append((reply, given))
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def exit_status(self, job: str) -> int | None:
+        """How a job ended; None while it runs."""
+        self.events()
+        return self._exits.get(job)
+
+    def await_exit(self, job: str, deadline: float) -> int | None:
+        """The same, waited for until the deadline."""
+        while (status := self.exit_status(job)) is None:
+            if time.monotonic() >= deadline or not self._wait(deadline):
+                return self.exit_status(job)
+        return status
+
+    def forget(self, job: str) -> None:
+        self._exits.pop(job, None)
+
+    def process(self) -> int | None:
+        """The process id of the init as this process sees it."""
+        return None if self.watch is None else process_behind(self.watch)
+
+    def is_gone(self) -> bool:
+        if self.watch is None:
+            return True
+        waiting = select.poll()
+        waiting.register(self.watch, select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def close(self) -> None:
+        """End the session, and wait until all its processes have ended."""
+        self._control.close()
+        if self.watch is None:
+            return
+        waiting = select.poll()
+        waiting.register(self.watch, select.POLLIN)
+        if not waiting.poll(_CLOSE_S * 1000):
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.watch, signal.SIGKILL)
+            waiting.poll(_CLOSE_S * 1000)
+        os.close(self.watch)
+        self.watch = None
+
+    def disown(self) -> None:
+        """In a forked child of the owner: close its copies of the descriptors."""
+        self._control.close()
+        if self.watch is not None:
+            os.close(self.watch)
+            self.watch = None

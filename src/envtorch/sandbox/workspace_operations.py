@@ -1,0 +1,161 @@
+"""Files and programs on a writable root: each a locked-down child of the session's init, with three pipes."""
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import select
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from envtorch.errors import OutOfResources, SessionLost, TimedOut
+
+from .head_and_tail import HeadAndTail
+from .results import Completed, Outcome
+from .shell_results import FoundFile, FoundLine, Listing
+from .workspace_channel import WorkspaceChannel
+
+__all__ = ["decode_lines", "decode_listing", "operate", "raise_reported"]
+
+_FAILED = 97
+_CHUNK = 1 << 16
+_END_S = 5.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def operate(
+    channel: WorkspaceChannel, what: Mapping[str, Any], *, stdin: bytes, limit: int, timeout_s: float
+) -> Completed:
+    """Have the init's child do something; read what it writes until it ends or the time is over."""
+    job = f"operation-{secrets.token_hex(4)}"
+    began = time.monotonic()
+    ours, theirs = _pipes()
+    try:
+        try:
+            channel.tell({"op": "operate", "job": job, "what": what}, theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        streams = {ours[1]: HeadAndTail(limit), ours[2]: HeadAndTail(limit)}
+        in_time = _transfer(ours[0], streams, stdin, began + timeout_s)
+        if not in_time:
+            channel.tell({"op": "signal", "job": job, "number": int(signal.SIGKILL)})
+        status = channel.await_exit(job, time.monotonic() + _END_S)
+    finally:
+        for descriptor in ours[1:]:
+            os.close(descriptor)
+        channel.forget(job)
+    if status is None:
+        raise SessionLost("an operation in the session could not be ended")
+    outcome = Outcome.OK if status == 0 else Outcome.ERROR
+    return Completed(
+        outcome=outcome if in_time else Outcome.TIMED_OUT,
+        exit_status=status,
+        stdout=bytes(streams[ours[1]]),
+        stderr=bytes(streams[ours[2]]),
+        duration_s=time.monotonic() - began,
+        truncated=any(stream.left_out for stream in streams.values()),
+    )
+
+
+def _pipes() -> tuple[list[int], list[int]]:
+    """Three pipes: our ends, and the child's."""
+    inward, outward, errors = os.pipe(), os.pipe(), os.pipe()
+    ours = [inward[1], outward[0], errors[0]]
+    for descriptor in ours:
+        os.set_blocking(descriptor, False)
+    return ours, [inward[0], outward[1], errors[1]]
+
+
+def _transfer(inward: int, streams: Mapping[int, HeadAndTail], stdin: bytes, deadline: float) -> bool:
+    """Write what goes in, read what comes out, until both streams end. Closes `inward`."""
+    waiting = select.poll()
+    left, open_streams = memoryview(stdin), set(streams)
+    for descriptor in open_streams:
+        waiting.register(descriptor, select.POLLIN)
+    if left:
+        waiting.register(inward, select.POLLOUT)
+    else:
+        os.close(inward)
+    feeding = bool(left)
+    while open_streams:
+        ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready and time.monotonic() >= deadline:
+            break
+        for descriptor, event in ready:
+            if feeding and descriptor == inward:
+                try:
+                    left = left[os.write(inward, left[:_CHUNK]) :] if not event & select.POLLERR else left[:0]
+                except (BrokenPipeError, BlockingIOError):
+                    left = left[:0]
+                if not left:
+                    waiting.unregister(inward)
+                    os.close(inward)
+                    feeding = False
+            elif data := _read(descriptor):
+                streams[descriptor].add(data)
+            else:
+                waiting.unregister(descriptor)
+                open_streams.discard(descriptor)
+    if feeding:
+        os.close(inward)
+    return not open_streams
+
+
+def _read(descriptor: int) -> bytes:
+    with contextlib.suppress(BlockingIOError):
+        return os.read(descriptor, _CHUNK)
+    return b""
+
+
+def raise_reported(done: Completed, path: str) -> None:
+    """Raise what a file operation reported; nothing when it went well."""
+    if done.outcome is Outcome.TIMED_OUT:
+        raise TimedOut(f"{path} could not be read or written in time")
+    if done.exit_status == 0:
+        return
+    said: Any = None
+    if done.exit_status == _FAILED:
+        with contextlib.suppress(ValueError):
+            said = json.loads(done.stderr)
+    if not isinstance(said, dict) or not isinstance(said.get("errno"), int):
+        raise SessionLost(f"the operation on {path} was ended with status {done.exit_status}")
+    if said["errno"] in _FULL:
+        raise OutOfResources(f"{path}: {said.get('message')}")
+    raise OSError(said["errno"], str(said.get("message")), path)
+
+
+class _Line(msgspec.Struct, frozen=True):
+    path: str = ""
+    size: int = 0
+    kind: str = ""
+    line: int = 0
+    text: str = ""
+    more: bool = False
+
+
+def decode_listing(data: bytes) -> Listing:
+    """Entries that a child wrote. Raises `OSError` for what no child of ours would write."""
+    lines = _lines(data)
+    entries = tuple(FoundFile(line.path, line.size, line.kind) for line in lines if not line.more)
+    return Listing(entries, complete=not any(line.more for line in lines))
+
+
+def decode_lines(data: bytes) -> tuple[list[FoundLine], bool]:
+    """Lines that a search found, and whether those are all."""
+    lines = _lines(data)
+    found = [FoundLine(line.path, line.line, line.text) for line in lines if not line.more]
+    return found, not any(line.more for line in lines)
+
+
+def _lines(data: bytes) -> list[_Line]:
+    decoder = msgspec.json.Decoder(_Line)
+    try:
+        return [decoder.decode(line) for line in data.splitlines()]
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise OSError(f"the answer of a file operation could not be read: {error}") from error

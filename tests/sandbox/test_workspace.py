@@ -1,0 +1,254 @@
+"""Sessions on a writable root: the persistent shell, files, what a package manager needs."""
+
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envtorch.errors import ConfigurationError, SessionLost
+from envtorch.sandbox import CommandOutcome, Policy, Sandbox, Workspace
+from tests.sandbox.roots import HOST, require_host_root
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Workspace]:
+    """One session for tests that leave nothing behind that another would notice."""
+    require_host_root()
+    with Workspace(HOST) as made:
+        yield made
+
+
+@pytest.fixture
+def workspace() -> Iterator[Workspace]:
+    require_host_root()
+    with Workspace(HOST) as made:
+        yield made
+
+
+def test_a_policy_with_a_root_is_refused_where_it_means_nothing() -> None:
+    for wrong in (
+        {"root": "relative"},
+        {"root": "host", "namespaces": False},
+        {"root": "host", "open_files": 64},
+    ):
+        with pytest.raises(ConfigurationError):
+            Policy(**wrong)
+    with pytest.raises(ConfigurationError, match="for a Workspace"):
+        Sandbox(Policy(root="host", open_files=256))
+    with pytest.raises(ConfigurationError, match="needs a policy with a root"):
+        Workspace(Policy())
+
+
+def test_a_root_that_is_not_there_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no directory"):
+        Workspace(Policy(root=str(tmp_path / "missing"), open_files=256))
+
+
+def test_the_agent_is_root_inside_and_nobody_of_this_machine_outside(shared: Workspace) -> None:
+    assert shared.run("id -u; hostname").output == "0\nsandbox\n"
+    process = shared._channel.process()
+    assert process is not None
+    status = Path(f"/proc/{process}/status").read_text()
+    user = int(status.partition("\nUid:")[2].split()[0])
+    assert user >= 1_879_048_192
+
+
+def test_directory_variables_functions_and_jobs_are_kept(workspace: Workspace) -> None:
+    workspace.run("cd /usr; x=5; export y=6; f() { echo f $1 $x; }; alias hi='echo alias'; sleep 60 &")
+    answer = workspace.run("pwd; f a; hi; bash -c 'echo $y'; kill %1 && echo killed")
+    assert answer.output.splitlines() == ["/usr", "f a 5", "alias", "6", "killed"]
+    assert answer.directory == "/usr"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "output"),
+    [
+        ("true", 0, ""),
+        ("false", 1, ""),
+        ("(exit 7)", 7, ""),
+        ("(exit 5); (echo $?)", 0, "5\n"),
+        ("echo out; echo err >&2; printf end", 0, "out\nerr\nend"),
+        ("cat <<E\na 'b\nE", 0, "a 'b\n"),
+        ("cat", 0, ""),  # nothing to read, and not the next command
+        ("no-such-program", 127, None),
+        ("echo 'unterminated", 2, None),
+        ("if true; then", 2, None),
+        ("echo a; break; echo not run", 0, "a\n"),  # it leaves our own loop, which goes on
+        ("echo é漢", 0, "é漢\n"),
+    ],
+)
+def test_a_command_reports_its_status_and_its_output(
+    shared: Workspace, command: str, code: int, output: str | None
+) -> None:
+    answer = shared.run(command)
+    assert not answer.shell_ended
+    if output is not None:
+        assert (answer.exit_code, answer.output) == (code, output)
+    else:
+        assert answer.outcome is CommandOutcome.ERROR
+        assert answer.output
+
+
+def test_a_timeout_interrupts_the_command_and_keeps_the_shell(workspace: Workspace) -> None:
+    workspace.run("x=kept")
+    for command in ("sleep 100", "while :; do :; done", "trap '' INT; cat /dev/zero >/dev/null"):
+        answer = workspace.run(f"({command})" if "trap" in command else command, timeout_s=0.3)
+        assert answer.outcome is CommandOutcome.TIMED_OUT
+        assert workspace.run("echo $x").output == "kept\n"
+
+
+def test_a_shell_that_cannot_be_interrupted_is_replaced(workspace: Workspace) -> None:
+    answer = workspace.run("trap '' INT; while :; do :; done", timeout_s=0.3)
+    assert answer.outcome is CommandOutcome.TIMED_OUT
+    assert answer.shell_ended
+    assert workspace.run("echo again").output == "again\n"
+
+
+@pytest.mark.parametrize("command", ["exit 3", "exec sh -c 'echo last; exit 3'", "set -e; (exit 3)"])
+def test_an_ended_shell_is_an_outcome_and_comes_back(workspace: Workspace, command: str) -> None:
+    workspace.run("cd /usr; x=1")
+    answer = workspace.run(command)
+    assert (answer.outcome, answer.exit_code) == (CommandOutcome.SHELL_ENDED, 3)
+    assert answer.shell_ended
+    assert workspace.run("echo [$x]; pwd").output == "[]\n/root\n"
+
+
+def test_a_killed_shell_comes_back(workspace: Workspace) -> None:
+    assert workspace.run("kill -9 $$").shell_ended
+    workspace.run("(sleep 0.1; kill -9 $$) & disown")
+    workspace.execute(["sleep", "0.5"])
+    assert workspace.run("echo here").output == "here\n"
+
+
+def test_long_output_keeps_its_head_and_tail(shared: Workspace) -> None:
+    answer = shared.run("echo first; yes | head -c 10000000; echo last")
+    assert answer.output.startswith("first\n")
+    assert answer.output.endswith("last\n")
+    assert len(answer.output) < 2 * HOST.output_bytes
+    assert answer.left_out_bytes == 10_000_011 - HOST.output_bytes
+
+
+def test_a_background_job_holds_nothing_and_its_output_is_told_apart(workspace: Workspace) -> None:
+    assert workspace.run("(sleep 0.2; echo late) & echo now").output == "now\n"
+    workspace.execute(["sleep", "0.6"])
+    answer = workspace.run("echo next")
+    assert (answer.background, answer.output) == ("late\n", "next\n")
+
+
+def test_a_long_command_is_run_as_it_is(shared: Workspace) -> None:
+    text = "x" * 100_000
+    assert shared.run(f"printf %s {text} | wc -c").output.strip() == "100000"
+
+
+def test_files_are_read_and_written_past_the_shell(shared: Workspace) -> None:
+    shared.write_file("/work/deep/a.bin", bytes(range(256)) * 1000)
+    assert shared.read_file("/work/deep/a.bin") == bytes(range(256)) * 1000
+    shared.write_file("/work/notes.txt", b"one\ntwo needle\n")
+    listing = shared.list_files("/work", depth=2)
+    assert [(entry.path, entry.kind) for entry in listing.entries] == [
+        ("deep", "folder"),
+        ("deep/a.bin", "file"),
+        ("notes.txt", "file"),
+    ]
+    found, complete = shared.search("need.e", "/work")
+    assert [(line.path, line.line, line.text) for line in found] == [("/work/notes.txt", 2, "two needle")]
+    assert complete
+    assert shared.list_files("/work", depth=2, limit=1).complete is False
+    for path in ("/work/missing", "/work", "/dev/zero"):
+        with pytest.raises(OSError, match=r"."):
+            shared.read_file(path)
+    with pytest.raises(OSError, match="regular expression"):
+        shared.search("(", "/work")
+
+
+def test_changes_stay_in_the_session(workspace: Workspace) -> None:
+    done = workspace.run(
+        "echo x > /usr/bin/envtorch-was-here && rm -r /etc/ssl && mkdir /etc/ssl && mv /etc/init.d /d"
+    )
+    assert done.ok, done.output
+    assert not Path("/usr/bin/envtorch-was-here").exists()
+    assert Path("/etc/ssl").exists()
+    with Workspace(HOST) as other:
+        assert other.run("ls /usr/bin/envtorch-was-here").exit_code != 0
+
+
+def test_a_closed_workspace_says_so() -> None:
+    require_host_root()
+    workspace = Workspace(HOST)
+    workspace.close()
+    workspace.close()
+    with pytest.raises(SessionLost, match="closed"):
+        workspace.run("true")
+
+
+def needs(workspace: Workspace, program: str) -> None:
+    if workspace.run(f"command -v {program}").exit_code:
+        pytest.skip(f"this machine has no {program} to try")
+
+
+def test_dpkg_installs_a_package_that_makes_a_user(workspace: Workspace) -> None:
+    needs(workspace, "dpkg-deb")
+    needs(workspace, "useradd")
+    workspace.write_file(
+        "/tmp/p/DEBIAN/control",
+        b"Package: tried\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b>\nDescription: tried\n",
+    )
+    workspace.write_file("/tmp/p/usr/bin/tried", b"#!/bin/sh\necho installed\n")
+    workspace.write_file(
+        "/tmp/p/DEBIAN/postinst", b"#!/bin/sh\nset -e\nuseradd -r tried\nchown tried /usr/bin/tried\n"
+    )
+    done = workspace.run(
+        "chmod 755 /tmp/p/usr/bin/tried /tmp/p/DEBIAN/postinst && dpkg-deb -b /tmp/p /tmp/p.deb && "
+        "apt-get install -y --no-download /tmp/p.deb || dpkg -i /tmp/p.deb; tried; stat -c %U /usr/bin/tried"
+    )
+    assert done.output.splitlines()[-2:] == ["installed", "tried"], done.output
+
+
+def test_pip_installs_a_local_wheel(workspace: Workspace) -> None:
+    if workspace.run("python3 -m pip --version").exit_code:
+        pytest.skip("the python3 of this machine has no pip to try")
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tried_module.py", "ANSWER = 42\n")
+        archive.writestr("tried-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tried\nVersion: 1\n")
+        archive.writestr(
+            "tried-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("tried-1.dist-info/RECORD", "")
+    workspace.write_file("/tmp/tried-1-py3-none-any.whl", wheel.getvalue())
+    done = workspace.run(
+        "PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-index /tmp/tried-1-py3-none-any.whl && "
+        "python3 -c 'import tried_module; print(tried_module.ANSWER)'"
+    )
+    assert done.output.splitlines()[-1] == "42", done.output
+
+
+def test_git_and_a_compiler_work(workspace: Workspace) -> None:
+    needs(workspace, "git")
+    needs(workspace, "gcc")
+    done = workspace.run(
+        "cd /tmp && git init -q r && cd r && echo 'int main(){return 7;}' > a.c && git add a.c && "
+        "git -c user.name=a -c user.email=a@b commit -qm first && git clone -q . ../s && gcc -o a ../s/a.c; ./a; echo $?"
+    )
+    assert done.output.splitlines()[-1] == "7", done.output
+
+
+def test_a_server_on_the_loopback_is_reached_inside_and_nowhere_else(workspace: Workspace) -> None:
+    needs(workspace, "python3")
+    script = (
+        "import socket, threading\n"
+        "s = socket.create_server(('127.0.0.1', 8080))\n"
+        "threading.Thread(target=lambda: s.accept()[0].sendall(b'served'), daemon=True).start()\n"
+        "print(socket.create_connection(('127.0.0.1', 8080)).recv(10))\n"
+        "try: socket.create_connection(('10.0.0.1', 80), timeout=2)\n"
+        "except OSError as error: print(error.errno)\n"
+    )
+    workspace.write_file("/tmp/a.py", script.encode())
+    assert workspace.run("python3 /tmp/a.py").output == "b'served'\n101\n"
+
+
+def test_su_leaves_root_and_comes_back(shared: Workspace) -> None:
+    needs(shared, "su")
+    assert shared.run("su nobody -s /bin/sh -c 'id -un'; id -un").output == "nobody\nroot\n"

@@ -1,0 +1,149 @@
+"""What an agent that is root on its own root file system tries, and does not get."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envtorch.sandbox import CommandOutcome, Workspace
+from tests.sandbox.roots import HOST, MEGABYTE, require_host_root
+
+
+@pytest.fixture(scope="module")
+def workspace() -> Iterator[Workspace]:
+    require_host_root()
+    with Workspace(HOST) as made:
+        yield made
+
+
+PYTHON = {
+    "ptrace": "import ctypes; l = ctypes.CDLL(None, use_errno=True); assert l.ptrace(16, 1, 0, 0) == -1",
+    "bpf": "import ctypes; assert ctypes.CDLL(None).syscall(321, 0, 0, 0) == -1",
+    "keyctl": "import ctypes; assert ctypes.CDLL(None).syscall(250, 0, 0, 0) == -1",
+    "io_uring": "import ctypes; assert ctypes.CDLL(None).syscall(425, 1, 0) == -1",
+    "setns": "import ctypes, os; assert ctypes.CDLL(None).setns(os.open('/proc/self/ns/mnt', 0), 0) == -1",
+    "open by handle": "import ctypes; assert ctypes.CDLL(None).syscall(304, 3, 0, 0) == -1",
+    "new mount call": "import ctypes; assert ctypes.CDLL(None).syscall(430, b'overlay', 0) == -1",
+}
+
+SHELL = {
+    "mount": "mount -t tmpfs none /mnt",
+    "bind mount": "mount --bind /proc/1 /mnt",
+    "remount of the root": "mount -o remount,rw /",
+    "unmount": "umount -l /dev/null",
+    "namespace": "unshare -r true || unshare -m true",
+    "block device": "mknod /root/disk b 8 0 && head -c 1 /root/disk",
+    "character device": "mknod /root/mem c 1 1 && head -c 1 /root/mem",
+    "kernel setting": "echo 1 > /proc/sys/kernel/printk",
+    "core pattern": "echo '|/root/x' > /proc/sys/kernel/core_pattern",
+    "sysrq": "echo b > /proc/sysrq-trigger",
+    "clock": "date -s '2001-01-01'",
+    "host name": "hostname other",
+    "root of the init": "ls /proc/1/root/",
+    "memory of the init": "head -c 1 /proc/1/mem",
+    "descriptors of the init": "ls -l /proc/1/fd/",
+    "trusted attribute": "touch /root/t; setfattr -n trusted.overlay.opaque -v y /root/t",
+    "higher limit": "ulimit -n 1000000",
+    "raw network device": "ip link add dummy0 type dummy",
+    "chroot out": "mkdir -p /root/c; chroot /root/c /bin/true && chroot /proc/1/root /bin/true",
+}
+
+
+@pytest.mark.parametrize("attack", PYTHON)
+def test_a_call_that_escapes_are_made_of_is_refused(workspace: Workspace, attack: str) -> None:
+    if workspace.run("command -v python3").exit_code:
+        pytest.skip("this machine has no python3 to try")
+    done = workspace.execute(["python3", "-c", PYTHON[attack]])
+    assert done.exit_status == 0, done.stderr
+
+
+@pytest.mark.parametrize("attack", SHELL)
+def test_root_inside_is_not_root_outside(workspace: Workspace, attack: str) -> None:
+    assert workspace.run(SHELL[attack]).exit_code != 0
+
+
+def test_the_init_cannot_be_killed(workspace: Workspace) -> None:
+    workspace.run("kill -9 1; kill -STOP 1; kill -9 -1")
+    assert workspace.run("echo alive").output == "alive\n"
+
+
+def test_no_secret_of_this_machine_is_seen() -> None:
+    """Home directories, data, what only root may read: not one file of them."""
+    require_host_root()
+    with Workspace(HOST) as workspace:
+        seen = workspace.run(
+            "find /etc -name 'shadow*'; ls -A /root /home /tmp /srv /opt | grep -v :; ls /"
+        ).output.split()
+        unreadable = workspace.run("find /etc -type f ! -perm -o=r ! -perm /111 | head").output
+    assert set(seen) <= {
+        *[
+            "bin",
+            "dev",
+            "etc",
+            "home",
+            "lib",
+            "lib32",
+            "lib64",
+            "libx32",
+            "mnt",
+            "opt",
+            "proc",
+            "root",
+            "run",
+            "sbin",
+            "srv",
+            "sys",
+            "tmp",
+            "usr",
+            "var",
+        ]
+    }
+    assert unreadable == ""
+
+
+def test_no_process_of_this_machine_is_seen(workspace: Workspace) -> None:
+    seen = workspace.run("ls /proc | grep -c '^[0-9]'").output
+    assert int(seen) < 8
+    assert workspace.run(f"kill -0 {os.getpid()}").exit_code != 0 or os.getpid() < 100
+
+
+def test_set_user_id_programs_gain_nothing_outside(workspace: Workspace) -> None:
+    workspace.run("cp /bin/bash /root/suid; chmod 4755 /root/suid")
+    assert workspace.run("su nobody -s /bin/sh -c 'id -u'").output == "65534\n"
+    assert workspace.run("stat -c %u:%a /root/suid").output == "0:4755\n"
+    assert not list(Path("/root").glob("suid"))
+
+
+def test_the_disk_is_limited_in_bytes_and_in_files() -> None:
+    require_host_root()
+    with Workspace(HOST) as workspace:
+        full = workspace.run(
+            "for i in 1 2 3 4; do head -c 30000000 /dev/zero > /root/f$i; done; du -sm /root | cut -f1"
+        )
+        assert "No space left" in full.output
+        assert int(full.output.split()[-1]) <= HOST.disk_bytes // MEGABYTE
+        workspace.run("rm /root/f*")
+        files = workspace.run("cd /root; seq 30000 | xargs touch; ls | wc -l")
+        assert int(files.output.split()[-1]) <= HOST.disk_bytes // 4096
+
+
+def test_a_fork_bomb_ends_at_the_limit_of_processes() -> None:
+    require_host_root()
+    with Workspace(HOST) as workspace:
+        bomb = "for i in $(seq 500); do sleep 30 & done; wait"
+        answer = workspace.run(bomb, timeout_s=2)
+        assert answer.outcome in (CommandOutcome.OUT_OF_PROCESSES, CommandOutcome.TIMED_OUT)
+        assert len(workspace.processes()) <= HOST.processes + 4
+        workspace.end_processes()
+        assert workspace.run("echo after").output == "after\n"
+
+
+def test_memory_is_limited() -> None:
+    require_host_root()
+    with Workspace(HOST) as workspace:
+        if workspace.run("command -v python3").exit_code:
+            pytest.skip("this machine has no python3 to try")
+        answer = workspace.run("python3 -c 'x = bytearray(1 << 30)'")
+        assert answer.exit_code != 0
+        assert workspace.run("echo after").output == "after\n"

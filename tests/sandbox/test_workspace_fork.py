@@ -1,0 +1,135 @@
+"""Copies of sessions on a writable root, and what they leave."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envtorch.errors import Unsupported
+from envtorch.sandbox import Workspace
+from tests.sandbox.roots import HOST, require_host_root
+
+
+@pytest.fixture
+def workspace() -> Iterator[Workspace]:
+    require_host_root()
+    with Workspace(HOST) as made:
+        yield made
+
+
+def test_a_copy_has_the_files_and_the_state_of_the_shell(workspace: Workspace) -> None:
+    workspace.run(
+        "mkdir /work; cd /work; echo one > a; rm -r /etc/ssl; declare -A map=([k]='a b'); set -o pipefail"
+    )
+    workspace.run(
+        "greet() { echo hello $1; }; export -f greet; alias q='echo alias'; umask 027; readonly fixed=1; v=$'two\\nlines'"
+    )
+    (copy,) = workspace.fork()
+    with copy:
+        answer = copy.run(
+            'pwd; cat a; ls -d /etc/ssl; echo "${map[k]} $fixed $v"; bash -c "greet x"; q; umask'
+        )
+        assert answer.output.splitlines() == [
+            "/work",
+            "one",
+            "ls: cannot access '/etc/ssl': No such file or directory",
+            "a b 1 two",
+            "lines",
+            "hello x",
+            "alias",
+            "0027",
+        ]
+        assert copy.run("false | true").exit_code == 1  # pipefail
+        copy.run("echo two > a; greet() { :; }")
+        assert workspace.run("cat a; greet y; pwd").output == "one\nhello y\n/work\n"
+        assert copy.run("cat a").output == "two\n"
+
+
+def test_copies_outlive_their_parent_and_are_copied_again() -> None:
+    require_host_root()
+    parent = Workspace(HOST)
+    parent.run("echo parent > /root/f")
+    first, second = parent.fork(2)
+    parent.close()
+    with first, second:
+        first.run("echo first >> /root/f")
+        (grandchild,) = first.fork()
+        first.close()
+        with grandchild:
+            assert grandchild.run("cat /root/f").output == "parent\nfirst\n"
+        assert second.run("cat /root/f").output == "parent\n"
+
+
+def test_background_processes_are_named_and_refused_or_dropped_when_told(workspace: Workspace) -> None:
+    workspace.run("echo kept > /root/f; sleep 300 & exec 5>/root/open; echo to >&5")
+    with pytest.raises(Unsupported, match=r"sleep \(\d+\)"):
+        workspace.fork()
+    (copy,) = workspace.fork(drop_processes=True)
+    with copy:
+        assert copy.processes() == []
+        assert copy.run("cat /root/f").output == "kept\n"
+        assert [process.name for process in workspace.processes()] == ["sleep"]
+        assert workspace.run("jobs -r >/root/j; grep -c sleep /root/j").output == "1\n"
+
+
+def test_a_file_open_for_writing_is_copied_as_it_is(workspace: Workspace) -> None:
+    workspace.run("exec 5>/root/log; echo first >&5")
+    (copy,) = workspace.fork()
+    with copy:
+        workspace.run("echo second >&5")
+        assert copy.run("cat /root/log").output == "first\n"
+        assert workspace.run("cat /root/log").output == "first\nsecond\n"
+
+
+def test_a_deep_line_of_copies_is_flattened(workspace: Workspace) -> None:
+    workspace.run("mkdir -p /work/d; echo x > /work/d/gone; ln -s /work /work/link; echo keep > /work/kept")
+    workspace.stack()
+    workspace.run(
+        "rm -r /work/d; mkdir /work/d; echo new > /work/d/new; rm /etc/passwd; chown 1000:1000 /work/kept"
+    )
+    for number in range(70):
+        workspace.run(f"echo {number} > /work/n{number % 3}")
+        workspace.stack()
+    assert len(workspace._layers) < 20
+    answer = workspace.run(
+        "cd /work; ls /work/d /work/link/; cat n0 n1 n2; ls /etc/passwd; stat -c %u kept; cat kept"
+    )
+    assert answer.output.split() == [
+        *["/work/d:", "new", "/work/link/:", "d", "kept", "link", "n0", "n1", "n2", "69", "67", "68"],
+        *[
+            "ls:",
+            "cannot",
+            "access",
+            "'/etc/passwd':",
+            "No",
+            "such",
+            "file",
+            "or",
+            "directory",
+            "1000",
+            "keep",
+        ],
+    ]
+
+
+def test_nothing_is_left_of_closed_sessions() -> None:
+    require_host_root()
+    before = set(os.listdir("/proc/self/fd"))
+    mounts = Path("/proc/self/mountinfo").read_text()
+    for _ in range(3):
+        with Workspace(HOST) as workspace:
+            workspace.run("sleep 300 & setsid sleep 300 & echo x > /root/x")
+            (copy,) = workspace.fork(drop_processes=True)
+            init = workspace._channel.process()
+            group = workspace._group
+            store = workspace.store
+            copy.close()
+        assert init is not None
+        assert not Path(f"/proc/{init}").exists() or "Z" in Path(f"/proc/{init}/stat").read_text()
+        assert group is None or not any(folder.exists() for folder in group.folders.values())
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    inside = Path(f"/proc/{store.process.pid}/mountinfo").read_text()
+    assert "session-" not in inside
+    assert "copy-" not in inside
