@@ -91,6 +91,7 @@ THEIR_CODING = Contender(
     is_family=True,
     is_theirs=True,
 )
+SANDBOX = Contender("sandbox", "EnvTorch, one sandbox", "")
 BARE_HTTP = Contender("http", "limit: bare HTTP on uvloop", "bench.limits.http", counts_steps=False)
 BATCH = Contender("batch", "limit: picows + msgspec + pydantic, batched", "bench.limits.batch")
 INTERPRETER = Contender("interpreter", "limit: the interpreter alone", "")
@@ -99,7 +100,7 @@ THEIR_IMPORT = Contender("openenv-import", "OpenEnv 0.10.0", "", is_theirs=True)
 
 ALL = (ECHO, HANDLER, INLINE, ASYNC, THREAD, ASGI, PROCESS, THEIRS, THEIRS_ASYNC, THEIRS_BEST,
     THEIRS_TOGETHER, TOGETHER, COLUMNS, PICTURES, THEIR_PICTURES, CODING,
-    THEIR_CODING, BARE_HTTP, BATCH, INTERPRETER,
+    THEIR_CODING, SANDBOX, BARE_HTTP, BATCH, INTERPRETER,
     OUR_IMPORT, THEIR_IMPORT)  # fmt: skip
 BY_KEY = {contender.key: contender for contender in ALL}
 

@@ -6,6 +6,7 @@ from bench.measures.clients import Arrays, Large, Opening, OverHttp, RoundTrip
 from bench.measures.coding import CodingEpisodes
 from bench.measures.idle import Idle
 from bench.measures.imports import ClientImport, ServerImport
+from bench.measures.sandboxes import SandboxCosts
 from bench.measures.scaling import Scaling, Together
 from bench.measures.steps import Steps
 
@@ -18,6 +19,7 @@ MEASURES: tuple[Measure, ...] = (
     Large(),
     Arrays(),
     CodingEpisodes(),
+    SandboxCosts(),
     Idle(),
     ClientImport(),
     ServerImport(),

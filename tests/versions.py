@@ -40,8 +40,11 @@ BASE = [
     "tests/server/test_gate.py",
     "tests/server/workers/test_sockets.py",
 ]
-OTHERS_WARNING = "ignore:'click.utils.get_:DeprecationWarning"
-"""Of an older typer, about a newer click."""
+OTHERS_WARNINGS = [
+    "ignore:'click.utils.get_:DeprecationWarning",
+    "ignore:The anyio.abc.BlockingPortal alias:DeprecationWarning",
+]
+"""Of an older typer about a newer click, and of an older starlette about a newer anyio."""
 EXTRAS = ["tests/tools", "tests/server/test_mcp_and_tasks.py", "tests/web/test_page.py"]
 
 
@@ -60,7 +63,7 @@ def main() -> int:
     print(Path(sys.prefix).name)
     print("  ".join(f"{name} {number}" for name, number in versions.items()), flush=True)
     has_extras = "-" not in (versions["fastmcp"], versions["gradio"])
-    options = ["-q", "-n", "auto", "-m", "not slow", "-W", OTHERS_WARNING]
+    options = ["-q", "-n", "auto", "-m", "not slow", *(f"-W{warning}" for warning in OTHERS_WARNINGS)]
     return int(pytest.main([*options, *BASE, *(EXTRAS if has_extras else [])]))
 
 

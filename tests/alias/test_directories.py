@@ -10,6 +10,7 @@ import pytest
 from envtorch.client import GenericEnvClient
 from tests.alias import environment_files as files
 from tests.alias.test_serving import served
+from tests.support import PATIENCE_S
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
 
@@ -19,7 +20,7 @@ def refused(*arguments: str | Path, cwd: Path) -> str:
         [*ENVTORCH, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=cwd,
         env={**os.environ, "COLUMNS": "300"},
     )
@@ -117,7 +118,7 @@ def test_a_directory_with_the_name_of_a_bundled_environment_is_served_and_said_s
         said = server.stderr.readline()
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=PATIENCE_S)
     assert f"serves the directory {tmp_path / 'echo_env'}" in said
     assert "not the bundled echo_env, which is envtorch.envs.echo_env.app:app" in said
 
@@ -139,4 +140,4 @@ def test_a_file_is_served(tmp_path: Path, target: str) -> None:
             assert env.step({"message": "hi"}).observation["echoed_message"] == "hi"
     finally:
         server.terminate()
-        server.communicate(timeout=30)
+        server.communicate(timeout=PATIENCE_S)

@@ -9,6 +9,7 @@ import pytest
 from tests.alias import environment_files as files
 from tests.alias.test_directories import plays
 from tests.alias.test_serving import served
+from tests.support import PATIENCE_S
 
 MODELS = """
 from dataclasses import dataclass
@@ -119,7 +120,10 @@ def my_env(tmp_path: Path) -> Path:
 def test_the_first_readmes_example_runs_as_it_was_printed(my_env: Path) -> None:
     with served(my_env) as url:
         done = subprocess.run(
-            [sys.executable, "-c", PLAY, url, str(my_env.parent)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", PLAY, url, str(my_env.parent)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["Ready", "Executed: greet True", "1"]
@@ -141,7 +145,7 @@ for name in ("create_app", "create_fastapi_app", "HTTPEnvServer"):
 
 
 def test_todays_names_stay_strict_beside_the_early_ones() -> None:
-    done = subprocess.run([sys.executable, "-c", STRICT], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", STRICT], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True", "True", "True"]
 

@@ -1,6 +1,6 @@
 """Whether what was promised is told as kept, not kept, or not measured."""
 
-from bench.promises import PROMISES, Promise, Successes, promises_table
+from bench.promises import PROMISES, Bound, Promise, Successes, promises_table
 from bench.records import Record, Records
 
 FASTER = Promise("rate", "steps", "inline", "openenv", 64, "steps_per_s", at_least=8)
@@ -53,3 +53,31 @@ def test_successes_are_counted_in_the_worst_round() -> None:
 
 def test_every_promise_has_a_row() -> None:
     assert len(promises_table(Records([])).splitlines()) == len(PROMISES) + 2
+
+
+def test_a_bound_is_kept_up_to_its_value() -> None:
+    bound = Bound("start", "sandbox", "sandbox", 100, "start_ms", "ms", 3.0, before="2 ms")
+    assert bound.asked() == "at most 3 ms"
+    for value, verdict in ((2.5, "kept"), (3.0, "kept"), (3.2, "not kept")):
+        records = Records([Record("sandbox", "sandbox", 100, 0, {"start_ms": value})])
+        assert bound.found(records) == (f"{value:.2f} ms", verdict)
+    assert bound.found(Records([])) == ("", "not measured")
+
+
+def test_every_row_of_the_table_of_figures_is_a_promise() -> None:
+    rows = {(one.measure, one.value) for one in PROMISES if not isinstance(one, Successes)}
+    assert rows >= {
+        ("steps", "cpu_us"),
+        ("steps", "steps_per_s"),
+        ("client", "p50_us"),
+        ("idle", "bare_mb"),
+        ("open", "server_cpu_us"),
+        ("http", "server_cpu_us"),
+        ("batch", "steps_per_s"),
+        ("coding", "episodes_per_s"),
+        ("sandbox", "start_ms"),
+        ("sandbox", "step_ms"),
+        ("sandbox", "idle_mb"),
+        ("sandbox", "fork_ms"),
+    }
+    assert all(one.before for one in PROMISES), "the older value stands beside what is asked"

@@ -17,6 +17,8 @@ from tests.complaints import complaints
 from tests.support import PATIENCE_S, eventually
 
 ROOT = Path(__file__).parents[2]
+GIVE_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "0"}
+"""Has the C library return free memory to the kernel at once, so that memory in use can be seen."""
 
 
 def children(pid: int) -> list[int]:
@@ -40,7 +42,7 @@ class ServerProcess:
         self.process = subprocess.Popen(
             [*command, "--sessions", "4000", "--drain", "2", *options],
             cwd=ROOT,
-            env={**os.environ, LOG: str(log)},
+            env={**os.environ, **GIVE_BACK, LOG: str(log)},
             stderr=subprocess.PIPE,
             text=True,
         )

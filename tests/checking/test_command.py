@@ -68,7 +68,7 @@ class Game(Environment[Move, Seen, State]):
 def test_the_authors_traceback_is_shown_and_nothing_is_ok_that_did_not_run(tmp_path: Path) -> None:
     (tmp_path / "halves.py").write_text(RAISES_IN_STEP)
     command = [*ENVTORCH, "check", "halves.py:Game"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "ZeroDivisionError" in done.stdout
     assert "(halves.py, line 18)" in " ".join(done.stdout.split())

@@ -80,7 +80,9 @@ def test_help_says_what_it_does(name: str) -> None:
 def test_an_error_is_a_sentence_and_a_code(
     arguments: list[str], code: Exit, told: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run([*ENVTORCH, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(
+        [*ENVTORCH, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S
+    )
     assert done.returncode == code, done.stderr
     assert told in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
@@ -123,6 +125,6 @@ def test_a_module_is_found_beside_the_person_who_names_it(tmp_path: Path) -> Non
     (tmp_path / "beside_me.py").write_text(source)
     program = Path(sys.executable).parent / "envtorch"
     done = subprocess.run(
-        [program, "check", "beside_me:Mine"], capture_output=True, text=True, cwd=tmp_path, timeout=120
+        [program, "check", "beside_me:Mine"], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr

@@ -108,7 +108,7 @@ def test_new_make_test_check(tmp_path: Path) -> None:
 def test_on_a_machine_that_has_nothing_but_envtorch(tmp_path: Path) -> None:
     """EnvTorch from a wheel in an environment of its own, with no test tools: `make test` brings them."""
     bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", bare], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", bare], check=True, timeout=PATIENCE_S)
     (wheel,) = run([*ENVTORCH, "wheel", str(tmp_path)], cwd=tmp_path).split()
     pip = [str(bare / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", wheel]
     installed = subprocess.run(pip, capture_output=True, text=True, timeout=600)

@@ -12,6 +12,7 @@ from envtorch.cli.new import ProjectNames, write_project
 from envtorch.cli.space import dockerfile_for, gather, readme_for
 from envtorch.errors import ConfigurationError
 from tests.cli.hub import a_hub
+from tests.support import PATIENCE_S
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 
@@ -21,7 +22,7 @@ def push(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-m", "envtorch.cli", "push", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         env={**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1", **environ},
     )
 

@@ -11,7 +11,7 @@ from envtorch.cli.exits import Exit
 from envtorch.client import GenericEnvClient
 from envtorch.server import create_app
 from tests.recording.environments import Walk
-from tests.support import running
+from tests.support import PATIENCE_S, running
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli", "recording"]
 
@@ -19,7 +19,7 @@ ENVTORCH = [sys.executable, "-m", "envtorch.cli", "recording"]
 def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
     return subprocess.run(
-        [*ENVTORCH, *map(str, arguments)], capture_output=True, text=True, timeout=60, env=environ
+        [*ENVTORCH, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, env=environ
     )
 
 
@@ -69,6 +69,6 @@ def test_an_episode_that_is_not_there_is_answered_with_those_that_are(recordings
 def test_replay_serves_its_own_target_with_room_for_forks(recordings: Path) -> None:
     command = [*ENVTORCH[:3], "replay", str(recordings), "--target", "tests.recording.environments:Walk"]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=root)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 episodes, 14 calls, no divergence" in done.stdout

@@ -86,7 +86,12 @@ WRONG = [
     Wrong("serve", Exit.MISUSED, "Missing argument 'TARGET'", "serve -h' for help"),
     Wrong("serve good:Game --wrong", Exit.MISUSED, "No such option: --wrong", "serve -h' for help"),
     Wrong("serve good:Game --record-required", Exit.MISUSED, "needs --record", "and a directory"),
-    Wrong("serve eco_env", Exit.MISUSED, "did you mean echo_env?", "coding_env, echo_env, repl_env"),
+    Wrong(
+        "serve eco_env",
+        Exit.MISUSED,
+        "did you mean echo_env?",
+        "coding_env, echo_env, repl_env, terminal_env",
+    ),
     Wrong("serve good", Exit.MISUSED, "did you mean good.py?", "a .py file"),
     Wrong("serve nowhere:app", Exit.MISUSED, "there is no module 'nowhere'", "./my_env.py"),
     Wrong("serve good:Gam", Exit.MISUSED, "module 'good' has no 'Gam': it has Game", "good:NAME"),

@@ -28,7 +28,7 @@ from envtorch.providers import ProcessProvider
 from tests.client.test_clients import ObedientEnv, ObedientHttp
 from tests.faults.counting import Add, Counting, CountingEnv, counting_server
 from tests.server.environments import AsyncObedient, Count, Obedient, Order, Report
-from tests.support import Running, cut, eventually, running
+from tests.support import PATIENCE_S, Running, cut, eventually, running
 
 
 @pytest.fixture
@@ -377,8 +377,10 @@ class TestDropped:
         with counting_server(grace_s=3600) as server:
             script = "import asyncio\nfrom tests.faults.counting import CountingEnv\n"
             script += f"url = {server.url!r}\n" + textwrap.dedent(plays[how])
-            subprocess.run([sys.executable, "-c", script], timeout=60, check=False, stderr=subprocess.DEVNULL)
-            eventually(lambda: server.sessions() == 0, "no slot is taken", 20)
+            subprocess.run(
+                [sys.executable, "-c", script], timeout=PATIENCE_S, check=False, stderr=subprocess.DEVNULL
+            )
+            eventually(lambda: server.sessions() == 0, "no slot is taken")
 
 
 class TestGivingUp:

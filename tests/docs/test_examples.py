@@ -17,6 +17,7 @@ import pytest
 from envtorch.client import GenericEnvClient
 from envtorch.testing.sampling import sample
 from tests.docs.run_page import blocks_of
+from tests.support import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
@@ -67,7 +68,7 @@ def served(target: str, directory: Path) -> Iterator[str]:
         yield said.split(" on ")[1].split()[0]
     finally:
         server.terminate()
-        server.communicate(timeout=60)
+        server.communicate(timeout=PATIENCE_S)
 
 
 def test_the_examples_are_found() -> None:
@@ -83,11 +84,11 @@ def test_an_example_is_checked_served_and_played(example: Example, tmp_path: Pat
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     with served(target, tmp_path) as url:
-        schema: dict[str, Any] = httpx.get(f"{url}/schema", timeout=60).json()["action"]
+        schema: dict[str, Any] = httpx.get(f"{url}/schema", timeout=PATIENCE_S).json()["action"]
         has_tools = "tool_name" in schema["properties"]
         action = {"type": "list_tools"} if has_tools else sample(schema, random.Random(3)) or {}
         with GenericEnvClient(url) as env:

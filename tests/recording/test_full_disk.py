@@ -19,7 +19,7 @@ import pytest
 from envtorch import GenericEnvClient
 from envtorch.errors import InternalError, RecordingFailed
 from tests.recording.test_doors import the_recording
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
 
@@ -60,7 +60,7 @@ def recording_server(directory: Path, *options: str) -> Iterator[RecordingServer
         yield RecordingServer(process.stdout.readline().strip(), process, directory)
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def test_a_full_disk_is_told_and_the_steps_go_on(tmp_path: Path) -> None:

@@ -66,13 +66,13 @@ def test_workers_each_write_a_file(tmp_path: Path) -> None:
 def test_a_replay_from_the_command_line(tmp_path: Path) -> None:
     record("tests.recording.environments:Moody", tmp_path, sessions=2)
     replay = [*ENVTORCH, "replay", str(tmp_path), "--target", "tests.recording.environments:Moody"]
-    done = subprocess.run(replay, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = subprocess.run(replay, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
     assert done.returncode == 1, done.stderr
     assert "2 episodes, 8 calls, 2 of the episodes diverged" in done.stdout
     assert "The first divergence is in episode 1, step 3:" in done.stdout
     assert "observation.luck" in done.stdout
     ignoring = [*replay, "--ignore", "observation.luck", "--ignore", "reward", "--json"]
-    told = json.loads(subprocess.check_output(ignoring, text=True, cwd=ROOT, timeout=120))
+    told = json.loads(subprocess.check_output(ignoring, text=True, cwd=ROOT, timeout=PATIENCE_S))
     assert (told["ok"], told["episodes"], told["calls"]) == (True, 2, 10)
 
 

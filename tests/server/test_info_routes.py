@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from envtorch import create_app
 from envtorch.server import HTTPEnvServer
 from tests.server.environments import Obedient, Order, Report, Unbuildable
-from tests.support import eventually, running
+from tests.support import PATIENCE_S, eventually, running
 
 
 @pytest.mark.parametrize("path", ["/metadata", "/schema"])
@@ -20,24 +20,24 @@ def test_it_is_told_while_a_socket_plays_and_right_after_it_closed(path: str) ->
         for _ in range(10):
             with server.socket() as raw:
                 raw.send('{"type":"reset","data":{}}')
-                raw.recv(timeout=20)
-                assert httpx.get(server.url + path, timeout=20).status_code == 200
+                raw.recv(timeout=PATIENCE_S)
+                assert httpx.get(server.url + path, timeout=PATIENCE_S).status_code == 200
                 raw.send('{"type":"close"}')
-            assert httpx.get(server.url + path, timeout=20).status_code == 200
+            assert httpx.get(server.url + path, timeout=PATIENCE_S).status_code == 200
 
 
 def test_a_close_message_frees_the_slot_although_the_client_stays() -> None:
     with running(create_app(Obedient, sessions=1)) as server, server.socket() as raw:
         raw.send('{"type":"reset","data":{}}')
-        raw.recv(timeout=20)
+        raw.recv(timeout=PATIENCE_S)
         # A client that never answers the close frame: its reader is not asked for anything more.
         raw.send('{"type":"close"}')
         eventually(lambda: server.sessions.active == 0, "the slot is free")
         with server.socket() as other:
             other.send('{"type":"reset","data":{}}')
-            assert "observation" in str(other.recv(timeout=20))
+            assert "observation" in str(other.recv(timeout=PATIENCE_S))
         with pytest.raises(ConnectionClosed):
-            raw.recv(timeout=20)
+            raw.recv(timeout=PATIENCE_S)
 
 
 def test_state_answers_right_after_a_socket_closed() -> None:
@@ -45,9 +45,9 @@ def test_state_answers_right_after_a_socket_closed() -> None:
         for _ in range(5):
             with server.socket() as raw:
                 raw.send('{"type":"reset","data":{}}')
-                raw.recv(timeout=20)
+                raw.recv(timeout=PATIENCE_S)
                 raw.send('{"type":"close"}')
-            assert httpx.get(server.url + "/state", timeout=20).status_code == 200
+            assert httpx.get(server.url + "/state", timeout=PATIENCE_S).status_code == 200
 
 
 def test_an_environment_that_cannot_be_built_is_not_built_anew_for_each_probe(
@@ -61,7 +61,7 @@ def test_an_environment_that_cannot_be_built_is_not_built_anew_for_each_probe(
 
     app = create_app(factory, Order, Report)
     with caplog.at_level(logging.ERROR), running(app) as server:
-        answers = [httpx.get(server.url + "/health", timeout=20) for _ in range(5)]
+        answers = [httpx.get(server.url + "/health", timeout=PATIENCE_S) for _ in range(5)]
     assert [answer.status_code for answer in answers] == [503] * 5
     assert all("no such licence server" in answer.json()["detail"] for answer in answers)
     assert len(attempts) == 1
@@ -94,7 +94,7 @@ def test_routes_work_under_a_prefix() -> None:
     app, router = FastAPI(), APIRouter()
     HTTPEnvServer(Obedient, sessions=1).register_routes(router)
     app.include_router(router, prefix="/env")
-    with running(app) as server, httpx.Client(base_url=server.url + "/env", timeout=20) as client:
+    with running(app) as server, httpx.Client(base_url=server.url + "/env", timeout=PATIENCE_S) as client:
         assert client.post("/reset").status_code == 200
         assert client.post("/step", json={"action": {"do": "x"}}).json()["observation"]["said"] == "x"
         assert client.get("/ready").status_code == 503  # its one session is taken

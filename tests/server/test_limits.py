@@ -23,7 +23,7 @@ from websockets.typing import Subprotocol
 
 from envtorch import create_app
 from tests.server.environments import WAYS, Obedient, Quick
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 EXTENDED = Subprotocol("envtorch.v1")
 SMALL = 64 * 1024
@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Running]:
 def raw_socket(server: Running, subprotocol: str | None = None) -> socket.socket:
     """A WebSocket after its handshake, as bytes."""
     host, port = server.url.removeprefix("http://").split(":")
-    raw = socket.create_connection((host, int(port)), timeout=30)
+    raw = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     offered = f"Sec-WebSocket-Protocol: {subprotocol}\r\n" if subprotocol else ""
     raw.sendall(
         f"GET /ws HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -76,7 +76,7 @@ def test_a_message_of_many_parts_costs_no_more_than_its_size() -> None:
                 pass
         except OSError:
             pass  # the server has hung up
-        assert httpx.get(server.url + "/health", timeout=20).status_code == 200
+        assert httpx.get(server.url + "/health", timeout=PATIENCE_S).status_code == 200
         # This process sends, frames and serves; a quadratic join alone would take many times as much.
         assert time.process_time() - before < 5
 
@@ -84,7 +84,7 @@ def test_a_message_of_many_parts_costs_no_more_than_its_size() -> None:
 def test_a_message_of_a_few_parts_is_answered(server: Running) -> None:
     with server.socket() as raw:
         raw.send(iter(['{"type":', '"reset",', '"data":{}}']))
-        assert json.loads(raw.recv(timeout=20))["type"] == "observation"
+        assert json.loads(raw.recv(timeout=PATIENCE_S))["type"] == "observation"
 
 
 def test_requests_that_wait_are_limited_for_each_socket(server: Running) -> None:
@@ -93,9 +93,9 @@ def test_requests_that_wait_are_limited_for_each_socket(server: Running) -> None
     count = 4000
     with connect(url, subprotocols=[EXTENDED], ping_interval=None, max_size=None) as raw:
         raw.send(request(1, "session"))
-        raw.recv(timeout=20)
+        raw.recv(timeout=PATIENCE_S)
         raw.send(request(2, "reset"))
-        raw.recv(timeout=20)
+        raw.recv(timeout=PATIENCE_S)
         is_blocking = server.sessions.factory.environment_class is Obedient
         if is_blocking:
             raw.send(request(3, "step", data={"do": "wait"}))
@@ -113,8 +113,10 @@ def test_requests_that_wait_are_limited_for_each_socket(server: Running) -> None
                 assert session.ledger.newest < 1000, "the server went on reading"
         finally:
             Obedient.gate.set()
-        answered = {json.loads(raw.recv(timeout=30))["id"] for _ in range(count - (3 if is_blocking else 4))}
-        sender.join(timeout=30)
+        answered = {
+            json.loads(raw.recv(timeout=PATIENCE_S))["id"] for _ in range(count - (3 if is_blocking else 4))
+        }
+        sender.join(timeout=PATIENCE_S)
         assert answered == set(range(3 if is_blocking else 4, count))
 
 
@@ -192,7 +194,7 @@ def test_peers_that_never_read_hold_little(
         for peer in peers:
             peer.close()
         for sender in senders:
-            sender.join(timeout=30)
+            sender.join(timeout=PATIENCE_S)
     assert most - before < 700, "5 peers of 200 MB each"
 
 
@@ -255,7 +257,7 @@ def test_a_header_that_is_never_finished_ends_its_connection(monkeypatch: pytest
     monkeypatch.setattr("envtorch.server.transport.http_connection.HEADER_TIMEOUT_S", 0.5)
     with running(create_app(Quick)) as server:
         host, port = server.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as raw:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
             raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n")
             with pytest.raises((ConnectionError, AssertionError)):
                 assert raw.recv(1) != b""
@@ -275,18 +277,18 @@ def test_a_header_that_is_never_finished_ends_its_connection(monkeypatch: pytest
 def test_a_header_without_end_is_not_read_on(begun: bytes) -> None:
     with running(create_app(Quick)) as server:
         host, port = server.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as raw:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
             raw.sendall(begun)
             with pytest.raises(ConnectionError):
                 raw.sendall(b"x" * 25_000_000)
-        assert httpx.get(server.url + "/health", timeout=20).status_code == 200
+        assert httpx.get(server.url + "/health", timeout=PATIENCE_S).status_code == 200
 
 
 def test_a_header_of_usual_size_and_requests_ahead_of_their_answers_are_served() -> None:
     with running(create_app(Quick)) as server:
         assert httpx.get(server.url + "/health", headers={"Cookie": "x" * 60_000}).status_code == 200
         host, port = server.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as raw:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
             raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200)
             answers = b""
             while answers.count(b"HTTP/1.1 200 OK") < 200:
@@ -318,7 +320,10 @@ def test_requests_ahead_of_their_answers_hold_little(
 def test_a_slow_request_on_a_kept_connection_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envtorch.server.transport.http_connection.HEADER_TIMEOUT_S", 0.5)
     Obedient.gate.clear()
-    with running(create_app(Obedient)) as server, httpx.Client(base_url=server.url, timeout=30) as client:
+    with (
+        running(create_app(Obedient)) as server,
+        httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client,
+    ):
         client.post("/reset")
         timer = threading.Timer(3.0, Obedient.gate.set)
         timer.start()
@@ -332,29 +337,29 @@ class TestSizes:
     ) -> None:
         with server.socket() as raw:
             raw.send('{"type":"reset","data":{}}')
-            raw.recv(timeout=20)
+            raw.recv(timeout=PATIENCE_S)
             message = json.dumps({"type": "step", "data": {"do": "x" * SMALL}})
             raw.send(message)
-            error = json.loads(raw.recv(timeout=20))
+            error = json.loads(raw.recv(timeout=PATIENCE_S))
             assert error["type"] == "error"
             assert f"{len(message):,}" in error["data"]["message"]
             assert f"{SMALL:,}" in error["data"]["message"]
             raw.send('{"type":"step","data":{"do":"go on"}}')
-            assert json.loads(raw.recv(timeout=20))["data"]["observation"]["said"] == "go on"
+            assert json.loads(raw.recv(timeout=PATIENCE_S))["data"]["observation"]["said"] == "go on"
 
     def test_on_the_extended_wire_the_error_has_its_requests_id(self, server: Running) -> None:
         url = server.url.replace("http", "ws") + "/ws"
         with connect(url, subprotocols=[EXTENDED], ping_interval=None) as raw:
             raw.send(request(1, "session"))
-            assert json.loads(raw.recv(timeout=20))["data"]["max_message_bytes"] == SMALL
+            assert json.loads(raw.recv(timeout=PATIENCE_S))["data"]["max_message_bytes"] == SMALL
             raw.send(request(2, "reset"))
-            raw.recv(timeout=20)
+            raw.recv(timeout=PATIENCE_S)
             raw.send(request(3, "step", data={"do": "x" * SMALL}))
-            error = json.loads(raw.recv(timeout=20))
+            error = json.loads(raw.recv(timeout=PATIENCE_S))
             assert (error["type"], error["id"]) == ("error", 3)
             assert error["data"]["code"] == "MESSAGE_TOO_LARGE"
             raw.send(request(4, "step", data={"do": "go on"}))
-            assert json.loads(raw.recv(timeout=20))["data"]["observation"]["said"] == "go on"
+            assert json.loads(raw.recv(timeout=PATIENCE_S))["data"]["observation"]["said"] == "go on"
 
     def test_a_frame_far_above_the_limit_ends_the_socket_with_a_reason(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -363,7 +368,7 @@ class TestSizes:
         with running(app) as server, server.socket() as raw:
             raw.send("x" * SMALL * 5)
             with pytest.raises(ConnectionClosed) as caught:
-                raw.recv(timeout=20)
+                raw.recv(timeout=PATIENCE_S)
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1009
             assert str(SMALL * 5) in caught.value.rcvd.reason

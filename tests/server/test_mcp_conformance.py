@@ -13,7 +13,7 @@ from envtorch import Tool
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.server import create_app
 from envtorch.types import DescribedTool
-from tests.support import Running, running
+from tests.support import PATIENCE_S, Running, running
 
 HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 STATELESS = "2026-07-28"
@@ -75,7 +75,7 @@ def call(id: Any = 2, **fields: Any) -> dict[str, Any]:
 def post(server: Running, body: Any, **headers: str) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     sent = {"content-type": "application/json", **headers}
-    return httpx.post(server.url + "/mcp", content=content, headers=sent, timeout=20)
+    return httpx.post(server.url + "/mcp", content=content, headers=sent, timeout=PATIENCE_S)
 
 
 INVALID: dict[str, tuple[Any, int, int, Any]] = {

@@ -14,7 +14,7 @@ from envtorch.server.security.hosts import AllowedHosts, AllowedOrigins
 from envtorch.server.security.keys import Keys
 from envtorch.server.security.login import Login
 from tests.server.environments import Obedient
-from tests.support import Running, running
+from tests.support import PATIENCE_S, Running, running
 
 LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
@@ -42,7 +42,7 @@ def status(server: Running, method: str, path: str, **headers: str) -> int:
 def handshake(server: Running, host: str) -> bytes:
     """The answer to a WebSocket handshake that is addressed to `host`."""
     address, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((address, int(port)), timeout=20) as raw:
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as raw:
         raw.sendall(
             f"GET /ws HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode()
@@ -75,7 +75,7 @@ class TestHosts:
 
     def test_a_request_without_a_host_comes_from_no_browser(self, server: Running) -> None:
         host, port = server.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as raw:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
             raw.sendall(b"GET /metadata HTTP/1.0\r\n\r\n")
             assert b" 200 " in raw.recv(100)
 

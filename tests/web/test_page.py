@@ -146,7 +146,7 @@ def test_a_builder_that_returns_something_else_is_told_so() -> None:
 
 def test_a_missing_gradio_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(MissingExtra, match=r"envtorch\[web\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[web\]"):
         web.mount(FastAPI(), None, None)
 
 

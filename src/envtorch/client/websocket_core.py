@@ -1,5 +1,7 @@
 """One WebSocket connection without a socket: `websockets`' protocol core, for both colours of client."""
 
+import secrets
+import struct
 from collections import deque
 from collections.abc import Sequence
 
@@ -17,6 +19,14 @@ from envtorch.protocol.requests import websocket_url
 
 __all__ = ["WebSocketCore", "connect_failed"]
 
+HEADER_END = b"\r\n\r\n"
+WHOLE = (0x80 | Opcode.TEXT, 0x80 | Opcode.BINARY)
+"""How a frame begins that is a whole message."""
+LENGTH_IN_2_BYTES, LENGTH_IN_8_BYTES = 126, 127
+LONGER = struct.Struct("!BBH")
+SHORT_BYTES = 4096
+"""Messages of up to this size are framed here; for longer ones the library's masking is faster."""
+
 RETRIED_STATUSES = frozenset((429, 500, 502, 503, 504))
 """Answers to a handshake that a proxy gives while its server is away for a moment."""
 
@@ -33,7 +43,12 @@ class WebSocketCore:
         offered = [Subprotocol(name) for name in options.subprotocols] or None
         self._protocol = ClientProtocol(self.uri, subprotocols=offered, max_size=options.max_message_bytes)
         self._headers = [*options.all_headers.items(), *headers]
+        self._max_bytes = options.max_message_bytes
         self._fragments: list[bytes] = []
+        self._unframed: int | None = None
+        """How many bytes the library was given beyond the frames it has returned; None when that is unknown.
+        At 0 it is between two frames."""
+        self._has_heard = False
         self.messages: deque[bytes] = deque()
         """Whole messages that have arrived and were not taken."""
 
@@ -69,6 +84,8 @@ class WebSocketCore:
         """The bytes of one message. Raises `Cut` when the connection is closing."""
         if self._protocol.state is not State.OPEN:
             raise self.cut()
+        if len(message) <= SHORT_BYTES:
+            return short_frame(message, secrets.token_bytes(4), is_binary=is_binary)
         if is_binary:
             self._protocol.send_binary(message)
         else:
@@ -89,6 +106,12 @@ class WebSocketCore:
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes that arrived, none for the end; the bytes to send in return: pongs, or a closing."""
+        if self._unframed == 0 and not self._fragments and self._protocol.state is State.OPEN:
+            message = whole_message(data, self._max_bytes)
+            if message is not None:
+                self.messages.append(message)
+                return b""
+        self._count(data)
         if data:
             self._protocol.receive_data(data)
         else:
@@ -98,7 +121,17 @@ class WebSocketCore:
                 self._take(event)
         return b"".join(self._protocol.data_to_send())
 
+    def _count(self, data: bytes) -> None:
+        """Note that the library is given `data`."""
+        if self._unframed is not None:
+            self._unframed += len(data)
+        elif not self._has_heard and data.find(HEADER_END) + len(HEADER_END) == len(data):
+            self._unframed = 0  # the answer to the handshake came whole, and nothing after it
+        self._has_heard = True
+
     def _take(self, frame: Frame) -> None:
+        if self._unframed is not None:
+            self._unframed -= _header_size(len(frame.data)) + len(frame.data)
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
         if frame.fin and not self._fragments:
@@ -131,6 +164,38 @@ class WebSocketCore:
         if close is None:
             return Cut(f"the connection to {self.url} is gone")
         return Cut(f"the connection to {self.url} was closed: {close}", code=close.code, by_us=by_us)
+
+
+def whole_message(data: bytes, most_bytes: int) -> bytes | None:
+    """The message in `data`, if it is exactly one frame of a server that holds a whole message.
+
+    Everything else is for the library: several frames, parts of one, control frames, what is too large, and
+    what no server may send.
+    """
+    if len(data) < 2 or data[0] not in WHOLE:
+        return None
+    length, size = data[1], 2
+    if length == LENGTH_IN_2_BYTES:
+        length, size = int.from_bytes(data[2:4], "big"), 4
+    elif length == LENGTH_IN_8_BYTES:
+        length, size = int.from_bytes(data[2:10], "big"), 10
+    elif length > LENGTH_IN_8_BYTES:  # masked, as only a client's frames are
+        return None
+    return data[size:] if len(data) == size + length and length <= most_bytes else None
+
+
+def short_frame(message: bytes, mask: bytes, *, is_binary: bool) -> bytes:
+    """A client's frame with a whole message of at most `SHORT_BYTES`."""
+    size = len(message)
+    head = WHOLE[is_binary]
+    length = bytes((head, 0x80 | size)) if size < LENGTH_IN_2_BYTES else LONGER.pack(head, 0x80 | 126, size)
+    key = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
+    return length + mask + (int.from_bytes(message, "big") ^ key).to_bytes(size, "big")
+
+
+def _header_size(length: int) -> int:
+    """How long the header of a server's frame is, at least."""
+    return 2 if length < LENGTH_IN_2_BYTES else 4 if length < 2**16 else 10
 
 
 def connect_failed(url: str, error: Exception) -> EnvTorchError:

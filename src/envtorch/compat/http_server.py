@@ -10,6 +10,7 @@ from envtorch import server
 from envtorch.compat.exceptions import ConcurrencyConfigurationError
 from envtorch.env import Environment
 from envtorch.errors import ConfigurationError
+from envtorch.server.doors.direct_dispatch import EnvironmentApp
 from envtorch.settings import ServerMode, Settings
 from envtorch.types import Action, ConcurrencyConfig, Observation, State
 
@@ -123,7 +124,7 @@ def create_fastapi_app(
 
 def application(served: HTTPEnvServer, mode: ServerMode | str | None) -> FastAPI:
     """The FastAPI application around a server."""
-    app = FastAPI(
+    app = EnvironmentApp(
         title="OpenEnv Environment HTTP API",
         version="1.0.0",
         description=f"{served.spec.name}, served by EnvTorch on OpenEnv's interface.",

@@ -162,8 +162,10 @@ class ClientChannels:
 
     def next_deadline(self) -> float:
         """When the caller of the most urgent request stops waiting."""
-        requests = self._owed.values()
-        return min(request.deadline for request in (set(requests) if len(requests) > 1 else requests))
+        if len(self._owed) == 1:
+            (request,) = self._owed.values()
+            return request.deadline
+        return min(request.deadline for request in set(self._owed.values()))
 
     # Opening and attaching.
 

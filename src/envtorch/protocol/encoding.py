@@ -187,10 +187,11 @@ def encode_observation(
     terminated = truncated = None
     done, metadata = get("done", False), get("metadata", None)
     if shape.has_flags:
-        terminated, truncated = (
-            None if (flag := get(name)) is None else _truth(name, flag)
-            for name in ("terminated", "truncated")
-        )
+        terminated, truncated = get("terminated"), get("truncated")
+        if terminated is not None:
+            terminated = _truth("terminated", terminated)
+        if truncated is not None:
+            truncated = _truth("truncated", truncated)
         done = _truth("done", done) or terminated or truncated
         if terminated is None and truncated is not None:
             terminated = _truth("done", done) and not truncated
@@ -233,6 +234,8 @@ def has_own_flags(kind: type) -> bool:
 
 def _truth(name: str, value: Any) -> bool:
     """Whether a value is true. An array of several does not know."""
+    if value is False or value is True:
+        return value
     try:
         return bool(value)
     except Exception as error:

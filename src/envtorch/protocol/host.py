@@ -102,7 +102,15 @@ class EnvironmentHost:
 
     @property
     def has_tools(self) -> bool:
-        return isinstance(self.environment, ToolProvider | ToolSteps) or self.codec.takes_tool_actions
+        """Whether the environment is a `ToolProvider`, has `ToolSteps`, or takes tool actions."""
+        return (
+            self.codec.takes_tool_actions
+            or self._has("describe_tools")
+            or (self._has("list_tools") and self._has("call_tool"))
+        )
+
+    def _has(self, method: str) -> bool:
+        return getattr(self.environment, method, None) is not None
 
     def call(self, call: Call) -> Flow[Any]:
         """What the environment answers to a call."""
@@ -347,7 +355,7 @@ def begin(host: EnvironmentHost, call: Call) -> "CallResult | tuple[Flow[Any], A
     try:
         flow = host.call(call)
         wanted = next(flow)
-        while not hasattr(type(wanted), "__await__"):
+        while not isinstance(wanted, Awaitable):
             wanted = flow.send(wanted)
         return flow, wanted
     except StopIteration as stop:

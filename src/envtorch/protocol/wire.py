@@ -20,6 +20,7 @@ __all__ = [
     "error_data",
     "error_reply",
     "mcp_reply",
+    "observation_frame",
     "observation_reply",
     "state_reply",
 ]
@@ -44,6 +45,11 @@ _NAMES = {name: name.encode() for name in ("observation", "state", "error", "mcp
 def observation_reply(encoded: Encoded) -> Reply:
     """The reply to `reset` and `step`."""
     return Reply("observation", encoded.data(), BY_NAME[encoded.format])
+
+
+def observation_frame(encoded: Encoded) -> bytes:
+    """The reply to `reset` and `step`, as its frame."""
+    return b'{"type":"observation","data":%b}' % encoded.data()
 
 
 def state_reply(state: bytes, format: Format = JSON) -> Reply:

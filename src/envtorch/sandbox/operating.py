@@ -24,7 +24,8 @@ from .results import Completed, FileInfo, Outcome
 __all__ = ["execute", "list_files", "read_file", "write_file"]
 
 _FAILED = 97
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+"""Allocated before each read: beyond 128 kB the allocator would map and unmap memory every time."""
 _LIST_LIMIT = 100_000
 _LIST_BYTES = 64 * 1024 * 1024
 _DISK_FULL = (27, 28, 122)

@@ -20,7 +20,8 @@ from .sandbox_phases import SandboxPhase
 __all__ = ["lose", "run", "speak", "variables"]
 
 _END_TIMEOUT_S = 5.0
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+"""Allocated before each read: beyond 128 kB the allocator would map and unmap memory every time."""
 _VALUE_LIMIT = 65536
 _SAID_OUTCOMES = {
     outcome.value: outcome

@@ -12,6 +12,7 @@ from envtorch.env import EnvironmentSource, EnvSpec, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
 from envtorch.server.doors.agent_tools import AgentTools
+from envtorch.server.doors.direct_dispatch import DirectDispatch, EnvironmentApp
 from envtorch.server.doors.http_routes import HttpDoor
 from envtorch.server.doors.mcp_http import McpDoor
 from envtorch.server.doors.mcp_rpc import RpcDoor
@@ -79,6 +80,7 @@ class HTTPEnvServer:
         self.sessions = Sessions(factory, codec, chosen.concurrency(factory), launcher)
         self.mode = ServerMode.SIMULATION
         self.is_locked = False
+        self._socket: SocketDoor | None = None
         self.hosts = AllowedHosts()
         self.max_message_bytes = chosen.max_message_bytes or Settings.from_environ().max_message_bytes
 
@@ -154,7 +156,7 @@ class HTTPEnvServer:
         rpc = RpcDoor(self.sessions)
         TaskDoor(self.sessions, self.spec.name).register(router)
         HttpDoor(self.sessions, self.codec).register(router, mode)
-        socket = SocketDoor(self.sessions, rpc, mode, self.max_message_bytes)
+        socket = self._socket = SocketDoor(self.sessions, rpc, mode, self.max_message_bytes)
         tools = AgentTools(self.codec, mode)
         mcp = McpDoor(self.sessions, rpc, tools)
         if mode is ServerMode.SIMULATION:
@@ -169,18 +171,21 @@ class HTTPEnvServer:
 
     def lock(self, app: FastAPI, settings: Settings) -> None:
         """Put the gate around an application: token, hosts, origins, size."""
+        has_other_middleware = bool(app.user_middleware)
         self.is_locked = bool(settings.token or settings.token_file)
         keys = Keys(settings.token, settings.token_file) if self.is_locked else None
         self.hosts = AllowedHosts(settings.allowed_hosts)
         self.hosts.checks_loopback = not self.is_locked
-        app.add_middleware(
-            AccessGate,
-            keys=keys,
-            has_page=settings.web_interface if self.options.web is None else self.options.web,
-            allowed_origins=settings.allowed_origins,
-            hosts=self.hosts,
-            max_body_bytes=self.max_message_bytes,
-        )
+        gate: dict[str, Any] = {
+            "keys": keys,
+            "has_page": settings.web_interface if self.options.web is None else self.options.web,
+            "allowed_origins": settings.allowed_origins,
+            "hosts": self.hosts,
+            "max_body_bytes": self.max_message_bytes,
+        }
+        app.add_middleware(AccessGate, **gate)
+        if isinstance(app, EnvironmentApp) and self._socket is not None and not has_other_middleware:
+            app.dispatch = DirectDispatch(app, socket=self._socket.endpoint, gate=gate)
 
     def bound(self, *, locked: bool, exposed: bool) -> None:
         """Note how the server is reached: whether it asks for a token, and whether other machines reach
@@ -224,7 +229,7 @@ def create_fastapi_app(
     server = HTTPEnvServer(env, action_cls, observation_cls, options=options, **given)
     if server.options.record is not None:
         server.record(server.options.record, required=server.options.record_required)
-    app = FastAPI(
+    app = EnvironmentApp(
         title="EnvTorch environment server",
         version="1.0.0",
         description=f"Sessions of {server.spec.name}: `POST /reset`, then `POST /step`, or `WS /ws`.",

@@ -23,7 +23,7 @@ from envtorch.server.security.gate import AccessGate
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.transport.http_connection import BoundedHttpProtocol
-from envtorch.server.transport.picows_transport import FastProtocol
+from envtorch.server.transport.upgrade import FastProtocol
 from envtorch.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def uvicorn_config(app: Any, **options: Any) -> Config:
     return Config(
         app,
         **{
+            "access_log": options.get("log_level", "warning") != "warning",
             "http": BoundedHttpProtocol,
             "ws": FastProtocol,
             "ws_max_size": LARGEST_FRAME_BYTES,

@@ -10,7 +10,7 @@ from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.ledger import CallOutcome
 from envtorch.protocol.messages import Close, Mcp, Request, ResetMessage, StateMessage, StepMessage, decode
-from envtorch.protocol.wire import Reply, error_reply, mcp_reply, observation_reply, state_reply
+from envtorch.protocol.wire import Reply, error_reply, mcp_reply, observation_frame, state_reply
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.connection import Backlog, Line
@@ -75,19 +75,19 @@ class BaseConversation:
                 raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
             self._context.run(self._answer, session, decode(frame))
         except EnvTorchError as error:
-            self._replied(error_reply(error))
+            self._reply(error_reply(error).frame())
 
     def _answer(self, session: Session, request: Request) -> None:
-        if isinstance(request, Close):
+        if isinstance(request, ResetMessage | StepMessage | StateMessage):
+            session.submit(self._call(request)).then(self._settled)
+        elif isinstance(request, Mcp):
+            task = asyncio.get_running_loop().create_task(self._call_tools(session, request))
+            task.add_done_callback(lambda task: self._reply(task.result().frame()))
+        elif isinstance(request, Close):
             self._is_over = True
             self._line.close()
             if self._finish is not None:
                 self._finish()
-        elif isinstance(request, Mcp):
-            task = asyncio.get_running_loop().create_task(self._call_tools(session, request))
-            task.add_done_callback(lambda task: self._replied(task.result()))
-        else:
-            session.submit(self._call(request)).then(self._settled)
 
     def _call(self, request: ResetMessage | StepMessage | StateMessage) -> Call:
         if self._mode is ServerMode.PRODUCTION:
@@ -107,14 +107,14 @@ class BaseConversation:
 
     def _settled(self, outcome: CallOutcome) -> None:
         if outcome.error is not None:
-            self._replied(error_reply(outcome.error))
+            self._reply(error_reply(outcome.error).frame())
         elif isinstance(outcome.result, Encoded):
-            self._replied(observation_reply(outcome.result))
+            self._reply(observation_frame(outcome.result))
         else:
-            self._replied(state_reply(outcome.result))
+            self._reply(state_reply(outcome.result).frame())
 
-    def _replied(self, reply: Reply) -> None:
+    def _reply(self, frame: bytes) -> None:
         self._is_busy = False
-        self._line.send(reply.frame())
+        self._line.send(frame)
         if self._session is not None:
             self._answer_next(self._session)

@@ -277,7 +277,7 @@ class HttpDoor:
     async def reset(self, request: Request) -> Response:
         """Begin an episode, in the session that the caller names or in a new one."""
         require_json(request)
-        body = await request.body()
+        body = await _body_of_request(request)
         asked = _read(ResetRequest, body) if body.strip() not in (b"", b"null") else ResetRequest()
         session = self._named(request) or await self._new_session()
         options = asked.model_dump(exclude_unset=True)
@@ -287,7 +287,7 @@ class HttpDoor:
     async def step(self, request: Request) -> Response:
         """Take one action in the caller's session."""
         require_json(request)
-        action, options = _read_step(await request.body())
+        action, options = _read_step(await _body_of_request(request))
         session = await self._session(request)
         call = Call.step(action, keywords=options.model_dump(exclude_unset=True))
         return self._observed(session, await _once(session, options.request_id, call, options.timeout_s))
@@ -431,6 +431,18 @@ class HttpDoor:
             reason = error.details.get("reason")
             return Unhealthy(now, f"{error.message} {reason}" if reason else error.message)
         return None
+
+
+async def _body_of_request(request: Request) -> bytes:
+    """The body, which mostly comes in one piece. Raises `ClientDisconnect`."""
+    parts: list[bytes] = []
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _read(model: type[M], body: bytes) -> M:

@@ -131,7 +131,8 @@ class OrsDoor:
                 router.add_api_route(f"{prefix}/{name}", endpoint, methods=[method], **told)
 
         for name in ("splits", "tasks", "num_tasks", "task", "task_range"):
-            router.add_api_route(f"/{name}", self.to_environment, methods=["GET", "POST"], **told)
+            for method in ("GET", "POST"):  # a route each: the OpenAPI document has a name for every one
+                router.add_api_route(f"/{name}", self.to_environment, methods=[method], **told)
 
     async def to_environment(self, request: Request) -> Response:
         """The task routes have the environment's name in their paths."""

@@ -29,7 +29,7 @@ async def build(
         return LoopRunner(make())
     worker = threads.take()
     try:
-        host = await worker.run(make)
+        host = await worker.run(make, threads.results())
     except BaseException:
         threads.give_back(worker)
         raise

@@ -3,12 +3,11 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 from envtorch.protocol.calls import Call
 from envtorch.protocol.flow import settle
@@ -17,6 +16,10 @@ from envtorch.server.runners.runner import Done
 
 __all__ = ["LoopThreadRunner", "ThreadResults", "ThreadRunner", "ThreadStock", "WorkerThread"]
 
+MOST_WOKEN = 4
+"""How many threads may be on their way to a call."""
+PATIENCE_S = 0.02
+"""How long a thread is left asleep while others are on their way."""
 MOST_IDLE = 64
 """How many idle threads are kept for sessions to come."""
 
@@ -24,17 +27,8 @@ MOST_IDLE = 64
 class ThreadResults:
     """Delivers to one event loop, which is woken once for all results that are ready."""
 
-    _of_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadResults]" = WeakKeyDictionary()
-
-    @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> "ThreadResults":
-        found = cls._of_loop.get(loop)
-        if found is None:
-            found = cls._of_loop[loop] = cls(loop)
-        return found
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)
+        self.loop = loop
         self._ready: deque[tuple[Done, CallResult]] = deque()
         self._will_deliver = False
 
@@ -43,10 +37,8 @@ class ThreadResults:
         self._ready.append((done, answered))
         if not self._will_deliver:  # two threads may both find it so: then the loop is woken twice
             self._will_deliver = True
-            loop = self._loop()
-            if loop is not None:
-                with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                    loop.call_soon_threadsafe(self._deliver)
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._will_deliver = False  # before looking: what comes after the last look wakes the loop again
@@ -70,10 +62,9 @@ class WorkerThread:
         while (job := self.jobs.get()) is not None:
             job()
 
-    async def run(self, function: Callable[[], Any]) -> Any:
+    async def run(self, function: Callable[[], Any], results: ThreadResults) -> Any:
         """What `function` returns, called on this thread. Raises what it raises."""
-        over: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        results = ThreadResults.of(asyncio.get_running_loop())
+        over: asyncio.Future[CallResult] = results.loop.create_future()
 
         def done(result: Any, error: Any) -> None:
             if over.done():
@@ -98,12 +89,67 @@ class WorkerThread:
         return await over
 
 
+class ThreadStarts:
+    """Wakes threads for their calls: a few at a time, or all that have waited for `PATIENCE_S`.
+
+    A thread that was woken waits for the interpreter's lock, and one that waits for longer than the switch
+    interval interrupts whoever holds it. With hundreds of threads in that wait, the interruptions cost more
+    than short calls do.
+    """
+
+    def __init__(self) -> None:
+        self._places: deque[None] = deque([None] * MOST_WOKEN, MOST_WOKEN)
+        self._waiting: deque[tuple[WorkerThread, Callable[[], None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self, worker: WorkerThread, job: Callable[[], None]) -> None:
+        """Have a thread do its job, which first says that it has `begun`. Called on the event loop."""
+        self._waiting.append((worker, job))
+        self._wake_next()
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._wake_all)
+
+    def begun(self) -> None:
+        """A thread that was woken has the interpreter's lock. Called on that thread."""
+        self._places.append(None)
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self._waiting:  # looked at after a place was given back, so that none is left waiting
+            try:
+                self._places.pop()
+            except IndexError:
+                return  # the next one that has begun looks again
+            try:
+                worker, job = self._waiting.popleft()
+            except IndexError:
+                self._places.append(None)
+            else:
+                worker.jobs.put(job)
+
+    def _wake_all(self) -> None:
+        """Those that were woken do not begin: a call holds the interpreter's lock for long."""
+        self._timer = None
+        while self._waiting:
+            worker, job = self._waiting.popleft()
+            worker.jobs.put(job)
+
+
 class ThreadStock:
     """Threads for the sessions of one server. A session keeps its thread; an idle one serves the next."""
 
     def __init__(self) -> None:
         self._idle: list[WorkerThread] = []
         self._is_closed = False
+        self._results: ThreadResults | None = None
+        self.starts = ThreadStarts()
+
+    def results(self) -> ThreadResults:
+        """The way back to the event loop that runs."""
+        loop = asyncio.get_running_loop()
+        if self._results is None or self._results.loop is not loop:
+            self._results = ThreadResults(loop)
+        return self._results
 
     def take(self) -> WorkerThread:
         return self._idle.pop() if self._idle else WorkerThread()
@@ -136,12 +182,13 @@ class ThreadRunner:
     def start(self, call: Call, done: Done) -> None:
         if call.operation == "fork":
             done = partial(self._forked, done)
-        results = ThreadResults.of(asyncio.get_running_loop())
+        results = self._stock.results()
         self._worker.is_busy = True
-        self._worker.jobs.put(partial(self._answer, call, results, done))
+        self._stock.starts.wake(self._worker, partial(self._answer, call, results, done))
 
     def _answer(self, call: Call, results: ThreadResults, done: Done) -> None:
         """On the thread."""
+        self._stock.starts.begun()
         answered = answer(self.host, call, _settled)
         self._worker.is_busy = False
         results.post(done, answered)
@@ -173,7 +220,7 @@ class LoopThreadRunner:
     def start(self, call: Call, done: Done) -> None:
         if call.operation == "fork":
             done = partial(self._forked, done)
-        results = ThreadResults.of(asyncio.get_running_loop())
+        results = self._stock.results()
         self._worker.is_busy = True
         self._loop.call_soon_threadsafe(self._begin, call, results, done)
 
@@ -204,7 +251,7 @@ class LoopThreadRunner:
             return
         ending = asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop)
         ending.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
-        await self._worker.run(lambda: None)
+        await self._worker.run(lambda: None, self._stock.results())
         self._loop.close()
         self._stock.give_back(self._worker)
 
@@ -219,4 +266,4 @@ async def _cancel_the_rest() -> None:
 
 def _settled(value: Any) -> Any:
     """A value, or what it comes to: on this thread, which has no loop."""
-    return asyncio.run(settle(value)) if hasattr(type(value), "__await__") else value
+    return asyncio.run(settle(value)) if isinstance(value, Awaitable) else value

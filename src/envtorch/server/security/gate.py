@@ -73,7 +73,7 @@ class AccessGate:
         self._hosts = hosts
         self._max_body_bytes = max_body_bytes
         self._cross_origin = CORSMiddleware(
-            self._limited,
+            self._counted,
             allow_origins=[ANY] if ANY in allowed_origins else sorted(allowed_origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=[ANY],
@@ -96,8 +96,10 @@ class AccessGate:
             await self._app(scope, receive, send)
         elif self._origins.lists(headers.get("origin")):
             await self._cross_origin(scope, receive, send)
+        elif "transfer-encoding" in headers:
+            await self._counted(scope, receive, send)
         else:
-            await self._limited(scope, receive, send)
+            await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
         """Why the request may not enter; None if it may."""
@@ -130,11 +132,8 @@ class AccessGate:
             return False
         return self._origins.lists(headers.get("origin"))
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; a body of unannounced size is counted while it is read."""
-        if "transfer-encoding" not in Headers(scope=scope):
-            await self._app(scope, receive, send)
-            return
+    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and count its body while it is read: its size may be unannounced."""
         read = 0
         answered = refused = False
 

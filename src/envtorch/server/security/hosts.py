@@ -7,6 +7,7 @@ its own DNS name at 127.0.0.1 it can even make them look same-origin. The first 
 
 import ipaddress
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -93,6 +94,7 @@ def _is_local(name: str) -> bool:
     return name == "localhost" or name.endswith(".localhost") or _is_loopback_address(name)
 
 
+@lru_cache(maxsize=256)
 def _is_loopback_address(text: str) -> bool:
     try:
         return ipaddress.ip_address(text).is_loopback

@@ -259,12 +259,10 @@ class Session:
 
     def _account(self, outcome: CallOutcome, now: float, result: Any, error: EnvTorchError | None) -> None:
         """Count a call that was made, record it, and log its failure."""
-        self._context.meter.busy(-1)
         operation = outcome.call.operation
         if error is None and operation in STEPPING:
             self.steps += 1
-        if operation != "close":
-            self._context.meter.answered(operation, now - outcome.began, outcome.error or error)
+        self._context.meter.ended(operation, now - outcome.began, outcome.error or error)
         if self._recorder is not None:
             gave_up = outcome.is_settled and error is not None
             self._recorder.note(outcome.call, None if gave_up else error or result)

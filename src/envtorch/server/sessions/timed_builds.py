@@ -46,18 +46,17 @@ class TimedBuilds:
         """
         loop = asyncio.get_running_loop()
         building = loop.create_task(work)
-        overdue: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(limit_s, self._run_over, building, overdue, is_killable)
-        building.add_done_callback(lambda _: timer.cancel())
+        is_overdue: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(limit_s, self._run_over, building, is_overdue, is_killable)
+        building.add_done_callback(partial(_built, is_overdue, timer))
         try:
-            first: set[asyncio.Future[Any]] = {building, overdue}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            await is_overdue
         except asyncio.CancelledError:
             if is_killable:
                 building.cancel()
             building.add_done_callback(partial(self._built_for_nobody, release))
             raise
-        if not overdue.done():
+        if not is_overdue.result():
             try:
                 return building.result()
             except BaseException:
@@ -70,10 +69,11 @@ class TimedBuilds:
             reason=f"its constructor did not return within {limit_s:g} s",
         )
 
-    def _run_over(self, building: Building, overdue: "asyncio.Future[None]", is_killable: bool) -> None:
+    def _run_over(self, building: Building, is_overdue: "asyncio.Future[bool]", is_killable: bool) -> None:
         if building.done():
             return
-        overdue.set_result(None)
+        if not is_overdue.done():  # it is cancelled where nobody waits any more
+            is_overdue.set_result(True)
         if is_killable:
             logger.warning("the constructor of %s ran past its deadline and is killed", self._name)
             building.cancel()
@@ -99,6 +99,12 @@ class TimedBuilds:
         task = asyncio.get_running_loop().create_task(close_unused(runner))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _built(is_overdue: "asyncio.Future[bool]", timer: asyncio.TimerHandle, building: Building) -> None:
+    timer.cancel()
+    if not is_overdue.done():
+        is_overdue.set_result(False)
 
 
 async def answer_of(runner: Runner, call: Call) -> Any:

@@ -34,6 +34,14 @@ class Meter:
         if self.running == 0 and self.when_idle is not None:
             self.when_idle()
 
+    def ended(self, operation: str, seconds: float, error: EnvTorchError | None) -> None:
+        """Count a call that no longer runs. That an environment was closed is no call of anybody's."""
+        self.running -= 1
+        if operation != "close":
+            self.answered(operation, seconds, error)
+        if self.running == 0 and self.when_idle is not None:
+            self.when_idle()
+
     def answered(self, operation: str, seconds: float, error: EnvTorchError | None = None) -> None:
         """Count a call, how long it took, and how it failed."""
         if error is not None:

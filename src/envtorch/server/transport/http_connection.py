@@ -56,7 +56,10 @@ class HttpConnections:
 
     @classmethod
     def of(cls, state: ServerState) -> "HttpConnections":
-        return cls._of_state.setdefault(state, cls())
+        found = cls._of_state.get(state)
+        if found is None:
+            found = cls._of_state[state] = cls()
+        return found
 
     def __init__(self) -> None:
         self._open: dict[BoundedHttpProtocol, None] = {}

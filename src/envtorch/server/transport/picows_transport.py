@@ -7,7 +7,6 @@ picows: from then on a frame is one call, with no queue, no task and no ASGI mes
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -23,12 +22,10 @@ from picows.common import (
     WSUpgradeResponseWithListener,
 )
 from picows.picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
-from starlette.websockets import WebSocket
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from envtorch.server.transport.connection import EXTENSION, STALLED_S, Conversation
+from envtorch.server.transport.connection import STALLED_S, Conversation
 
-__all__ = ["FastLine", "FastProtocol"]
+__all__ = ["FastLine"]
 
 logger = logging.getLogger("envtorch.server.socket")
 logger.setLevel(logging.CRITICAL)  # a peer that breaks the WebSocket protocol is told so; no log need be
@@ -57,48 +54,11 @@ UNSENT_MESSAGES = 4
 """How many messages of the largest size may be unsent to a peer that reads nothing, before it is dropped."""
 
 
-class FastProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, which hands its connection to picows when the application asks for it."""
-
-    def handle_connect(self, event: Any) -> None:
-        super().handle_connect(event)
-        if not self.handshake_complete and _is_plain_tcp(self.transport):
-            extensions: dict[str, Any] = self.scope["extensions"]
-            extensions[EXTENSION] = {"take": self._give_away}
-
-    async def _give_away(
-        self, websocket: WebSocket, subprotocol: str | None, max_bytes: int
-    ) -> "FastLine | None":
-        """The line of this socket, which is no longer ours; None when it is gone already."""
-        await websocket.receive()  # the handshake's `connect`
-        if self.disconnected or self.transport.is_closing():
-            return None
-        self.handshake_complete = True
-        self.connections.discard(self)
-        headers = [("Sec-WebSocket-Protocol", subprotocol)] if subprotocol else []
-        answers_pings = self.request.headers.get("EnvTorch-Pings") != "unanswered"
-        line = FastLine(self, WSUpgradeResponse.create_101_response(headers), max_bytes)
-        protocol = line.protocol(self.ping_interval if answers_pings else None, self.ping_timeout)
-        self.transport.pause_reading()
-        protocol.connection_made(self.transport)
-        self.transport.set_protocol(protocol)
-        _feed(protocol, _handshake(self.request.headers["Sec-WebSocket-Key"]))
-        self.transport.resume_reading()
-        self.connections.add(line)  # type: ignore[arg-type]
-        return line
-
-
-def _is_plain_tcp(transport: asyncio.Transport) -> bool:
-    sock = transport.get_extra_info("socket")
-    return sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
-
-
-def _handshake(key: str) -> bytes:
-    """The part of the client's handshake that picows needs to answer it; the rest has been looked at."""
-    return (
-        "GET /ws HTTP/1.1\r\nHost: envtorch\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
-    ).encode()
+HANDSHAKE = (
+    b"GET /ws HTTP/1.1\r\nHost: envtorch\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n"
+)
+"""The part of the client's handshake that picows needs to answer it; the rest has been looked at."""
 
 
 def _feed(protocol: Any, data: bytes) -> None:
@@ -121,7 +81,10 @@ class Outbox:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> "Outbox":
-        return cls._of_loop.setdefault(loop, cls())
+        found = cls._of_loop.get(loop)
+        if found is None:
+            found = cls._of_loop[loop] = cls()
+        return found
 
     def __init__(self) -> None:
         self._letters: list[tuple[FastLine, Any, bytes]] = []
@@ -186,10 +149,12 @@ class Stall:
 class FastLine(WSListener):
     """A socket that picows reads and writes."""
 
-    def __init__(self, before: FastProtocol, response: WSUpgradeResponse, max_bytes: int) -> None:
-        self._response = response
+    def __init__(self, connections: set[Any], subprotocol: str | None, max_bytes: int) -> None:
+        headers = [("Sec-WebSocket-Protocol", subprotocol)] if subprotocol else []
+        self._response = WSUpgradeResponse.create_101_response(headers)
         self._outbox = Outbox.of(asyncio.get_running_loop())
-        self._connections = before.connections
+        self._connections = connections
+        connections.add(self)
         self._max_bytes = max_bytes
         self._transport: Any = None  # a WSTransport, whose stub knows fewer close codes than there are
         self._early: list[bytes] = []
@@ -201,10 +166,16 @@ class FastLine(WSListener):
         self._is_congested = self._is_paused = False
         self._stall: Stall | None = None
 
-    def protocol(self, ping_every_s: float | None, ping_patience_s: float | None) -> Any:
-        """What reads the socket, and has this line told."""
+    def open(
+        self,
+        transport: asyncio.Transport,
+        key: bytes,
+        ping_every_s: float | None,
+        patience_s: float | None,
+    ) -> None:
+        """Answer the handshake that has this key, and read the connection, which is paused, from now on."""
         interval = ping_every_s or 20.0
-        return WSProtocol(
+        protocol = WSProtocol(
             host_port=None,
             ws_path=None,
             is_client_side=False,
@@ -214,13 +185,17 @@ class FastLine(WSListener):
             websocket_handshake_timeout=None,
             enable_auto_ping=bool(ping_every_s),
             auto_ping_idle_timeout=interval,
-            auto_ping_reply_timeout=min(ping_patience_s or interval, interval),
+            auto_ping_reply_timeout=min(patience_s or interval, interval),
             auto_ping_strategy=0,
             enable_auto_pong=True,
             max_frame_size=LARGEST * self._max_bytes,
             extra_headers=None,
             read_buffer_init_size=2048,
         )
+        protocol.connection_made(transport)
+        transport.set_protocol(protocol)
+        _feed(protocol, HANDSHAKE % key)
+        transport.resume_reading()
 
     def _meet(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
         return WSUpgradeResponseWithListener(self._response, self)

@@ -37,6 +37,9 @@ MAX_DESCRIPTORS = 128
 
 MAX_FRAME_BYTES = 1 << 30
 LENGTH = struct.Struct(">I")
+SHORT_BYTES = 1 << 13
+MOST_AT_ONCE_BYTES = 1 << 18
+ANCILLARY_BYTES = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Value(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -188,14 +191,15 @@ class FrameSocket:
 
     def _take(self, size: int) -> bytes:
         while len(self._buffer) < size:
-            self._fill()
+            self._fill(size - len(self._buffer))
         data = bytes(self._buffer[:size])
         del self._buffer[:size]
         return data
 
-    def _fill(self) -> None:
-        space = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
-        data, ancillary, _, _ = self.socket.recvmsg(1 << 18, space, socket.MSG_CMSG_CLOEXEC)
+    def _fill(self, missing: int) -> None:
+        # Room for that much is allocated before anything is read: for short calls it must be little.
+        room = min(max(missing, SHORT_BYTES), MOST_AT_ONCE_BYTES)
+        data, ancillary, _, _ = self.socket.recvmsg(room, ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 received = array.array("i")

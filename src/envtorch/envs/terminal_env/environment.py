@@ -1,0 +1,172 @@
+"""The terminal environment itself."""
+
+import copy
+from typing import Any
+from uuid import uuid4
+
+import pydantic
+
+from envtorch.env import Environment, Rubric, Transform
+from envtorch.envs.terminal_env import toolbox
+from envtorch.envs.terminal_env.models import TerminalObservation, TerminalState
+from envtorch.envs.terminal_env.tool_calls import ToolCalls
+from envtorch.errors import ConfigurationError, EnvironmentFailed
+from envtorch.sandbox import Policy, Workspace
+from envtorch.tools import CallToolAction, ListToolsAction, ListToolsObservation, ToolError, ToolErrorType
+from envtorch.types import EnvironmentMetadata, Tool
+
+__all__ = ["DEFAULT_POLICY", "TerminalEnvironment"]
+
+MEGABYTE = 1024 * 1024
+DEFAULT_POLICY = Policy(
+    root="host",
+    memory_bytes=1024 * MEGABYTE,
+    disk_bytes=1024 * MEGABYTE,
+    processes=256,
+    open_files=4096,
+    timeout_s=60.0,
+    output_bytes=32 * 1024,
+)
+
+
+class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, TerminalState]):
+    """A shell, files and programs, on a root file system that the agent may change, as tools.
+
+    Whatever a command does is an observation: a status, a limit, the end of the shell. `submit` ends the
+    episode. A `rubric` gives the reward of each step. A fork copies files and the shell's state; processes
+    besides the shell make it fail, unless `drop_processes` says that copies shall do without them.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(
+        self,
+        *,
+        policy: Policy | None = None,
+        directory: str = "/root",
+        drop_processes: bool = False,
+        transform: Transform[TerminalObservation] | None = None,
+        rubric: Rubric | None = None,
+    ) -> None:
+        super().__init__(transform=transform, rubric=rubric)
+        self._policy = policy or DEFAULT_POLICY
+        if self._policy.root is None:
+            raise ConfigurationError(
+                "the terminal environment needs a policy with a root: Policy(root='host')"
+            )
+        self._directory = directory
+        self._drop_processes = drop_processes
+        self._tools: ToolCalls | None = None
+        self._state = TerminalState(episode_id=str(uuid4()))
+
+    # Episodes.
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None) -> TerminalObservation:
+        """A fresh session on the root. There is nothing random in it, so `seed` changes nothing."""
+        self._end()
+        self._state = TerminalState(episode_id=episode_id or str(uuid4()), directory=self._directory)
+        self._reset_rubric()
+        self._tools = ToolCalls(self._open(), self._policy)
+        observation = TerminalObservation(
+            tool_name="reset", result=f"A shell is ready in {self._directory}.", directory=self._directory
+        )
+        return self._apply_transform(observation)
+
+    def step(self, action: Any, timeout_s: float | None = None) -> Any:
+        """Call a tool; the observation says how it went."""
+        if isinstance(action, ListToolsAction):
+            return ListToolsObservation(tools=self.describe_tools())
+        self._state.step_count += 1
+        observation = self._call(action, timeout_s)
+        if observation.directory:
+            self._state.directory = observation.directory
+        if observation.exit_code is not None:
+            self._state.last_exit_code = observation.exit_code
+        if self.rubric is not None:
+            observation.reward = self._apply_rubric(action, observation)
+        return self._apply_transform(observation)
+
+    def _call(self, action: CallToolAction, timeout_s: float | None) -> TerminalObservation:
+        name = action.tool_name
+        kind = toolbox.TOOLS.get(name)
+        if kind is None:
+            known = ", ".join(toolbox.TOOLS)
+            return _failed(
+                name, ToolErrorType.TOOL_NOT_FOUND, f"there is no tool {name!r}; there are: {known}"
+            )
+        try:
+            arguments = kind.model_validate(action.arguments)
+        except pydantic.ValidationError as error:
+            return _failed(name, ToolErrorType.INVALID_ARGS, _explain(error))
+        if name == "submit":
+            return self._submit()
+        return self._ready_tools().call(name, arguments.model_dump(), timeout_s)
+
+    def _submit(self) -> TerminalObservation:
+        self._ready_tools()
+        self._state.submitted = True
+        self._end()
+        return TerminalObservation(tool_name="submit", result="The work was submitted.", done=True)
+
+    def describe_tools(self) -> list[Tool]:
+        """The tools there are."""
+        return toolbox.describe_tools()
+
+    def fork(self) -> "TerminalEnvironment":
+        """A copy between two steps: the files, the shell's state, the counters, the rubric."""
+        twin = self._bare_twin()
+        twin._state = self._state.model_copy(deep=True)
+        if self._tools is not None:
+            (workspace,) = self._tools.workspace.fork(drop_processes=self._drop_processes)
+            twin._tools = ToolCalls(workspace, self._policy)
+        return twin
+
+    def _bare_twin(self) -> "TerminalEnvironment":
+        return TerminalEnvironment(
+            policy=self._policy,
+            directory=self._directory,
+            drop_processes=self._drop_processes,
+            transform=copy.deepcopy(self.transform),
+            rubric=copy.deepcopy(self.rubric),
+        )
+
+    @property
+    def state(self) -> TerminalState:
+        return self._state
+
+    def close(self) -> None:
+        self._end()
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        described = "A persistent shell, files and programs on a root file system of the agent's own"
+        return EnvironmentMetadata(name="terminal_env", description=described, version="1.0.0")
+
+    def _open(self, **options: Any) -> Workspace:
+        try:
+            return Workspace(self._policy, directory=self._directory, **options)
+        except ConfigurationError as error:  # it does not travel: the caller gets the sentence
+            raise EnvironmentFailed(str(error)) from error
+
+    def _ready_tools(self) -> ToolCalls:
+        if self._tools is None and self._state.submitted:
+            raise EnvironmentFailed("the episode is over, because the work was submitted: call reset")
+        if self._tools is None:  # tools may be called without a reset, as over MCP
+            self._tools = ToolCalls(self._open(), self._policy)
+        if not self._tools.workspace.alive:
+            raise EnvironmentFailed("the episode is over, because its session has ended: call reset")
+        return self._tools
+
+    def _end(self) -> None:
+        tools, self._tools = self._tools, None
+        if tools is not None:
+            tools.workspace.close()
+
+
+def _failed(name: str, kind: ToolErrorType, message: str) -> TerminalObservation:
+    return TerminalObservation(tool_name=name, error=ToolError(error_type=kind, message=message))
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    """What is wrong with the arguments of a tool, one after another."""
+    found = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors()]
+    return "; ".join(found)

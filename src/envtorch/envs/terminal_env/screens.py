@@ -1,0 +1,88 @@
+"""The screen of a terminal: what programs have written to it, as a person would see it. Needs
+`envtorch[terminal]`."""
+
+import re
+from typing import Any
+
+from envtorch.extras import missing_extra
+
+try:
+    import pyte
+except ImportError as missing:
+    raise missing_extra("terminal", "screen and send_keys need the pyte package") from missing
+
+__all__ = ["TerminalScreen", "encode_keys"]
+
+_MOST_BYTES = 512 * 1024
+"""How much of what a program writes at once is shown: the rest is left out from the front."""
+
+KEYS = {
+    "enter": "\r",
+    "tab": "\t",
+    "esc": "\x1b",
+    "space": " ",
+    "backspace": "\x7f",
+    "delete": "\x1b[3~",
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "right": "\x1b[C",
+    "left": "\x1b[D",
+    "home": "\x1b[H",
+    "end": "\x1b[F",
+    "page-up": "\x1b[5~",
+    "page-down": "\x1b[6~",
+}
+_SPECIAL = re.compile(r"<([a-z-]+|ctrl-[a-z\[\\\]])>")
+
+
+def encode_keys(keys: str) -> list[bytes]:
+    """What to type, in pieces: a lone escape is followed by a pause, or a program takes it for Alt."""
+    pieces, last = [""], 0
+    for match in _SPECIAL.finditer(keys):
+        name = match[1]
+        typed = chr(ord(name[-1].upper()) & 0x1F) if name.startswith("ctrl-") else KEYS.get(name)
+        if typed is None:
+            continue  # no key of that name: the text is typed as it is
+        pieces[-1] += keys[last : match.start()] + typed
+        last = match.end()
+        if name == "esc":
+            pieces.append("")
+    pieces[-1] += keys[last:]
+    return [piece.encode("utf-8", "surrogatepass") for piece in pieces if piece]
+
+
+class _Screen(pyte.Screen):  # type: ignore[misc]
+    def select_graphic_rendition(self, *attributes: int, **options: Any) -> None:
+        """Private sequences, which vim sends, are no colours: the library would fail on them."""
+        if not options.get("private"):
+            super().select_graphic_rendition(*attributes)
+
+    def report_device_status(self, mode: int = 0, **_: Any) -> None:
+        """Programs that ask for the cursor's place get no answer, as from many terminals."""
+
+
+class TerminalScreen:
+    """A screen of fixed size. Bytes from hostile programs are fed to it, and bounded."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._screen = _Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+        self._waiting = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._waiting += data
+        if len(self._waiting) > 2 * _MOST_BYTES:
+            del self._waiting[:-_MOST_BYTES]
+
+    def text(self) -> str:
+        """The lines of the screen, and where the cursor is."""
+        data, self._waiting = bytes(self._waiting[-_MOST_BYTES:]), bytearray()
+        try:
+            self._stream.feed(data)
+        except Exception:  # a library that is given hostile bytes: an empty screen is better than no session
+            self._screen.reset()
+        lines = [line.rstrip() for line in self._screen.display]
+        while lines and not lines[-1]:
+            lines.pop()
+        cursor = self._screen.cursor
+        return "\n".join([*lines, f"[cursor at line {cursor.y + 1}, column {cursor.x + 1}]"])

@@ -1,0 +1,111 @@
+"""The tools of the terminal environment: their arguments, and how they are described."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from envtorch.types import Tool
+
+__all__ = ["TOOLS", "describe_tools"]
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class BashArguments(_Arguments):
+    """Run a command in a persistent bash shell: its directory, variables, functions and background jobs are
+    kept for the next command. Answers with stdout and stderr, and the exit code when it is not 0. Programs
+    cannot read from stdin; set `terminal` for one that wants a terminal (an editor, a debugger, a prompt),
+    and go on with send_keys and screen."""
+
+    command: str = Field(description="The command, as bash reads it; it may have several lines")
+    timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Seconds until it is interrupted, with Ctrl-C first; the shell is kept"
+    )
+    terminal: bool = Field(default=False, description="Run it on the terminal, and answer with the screen")
+
+
+class SendKeysArguments(_Arguments):
+    """Type on the terminal, and answer with the screen. Without a program that has the terminal, an
+    interactive shell is started on it; `exit` ends that. Special keys: <enter>, <tab>, <esc>, <backspace>,
+    <up>, <down>, <left>, <right>, <home>, <end>, <page-up>, <page-down>, <delete>, <ctrl-c> and the like."""
+
+    keys: str = Field(description="Text and special keys, such as 'ls -l<enter>' or ':wq<enter>'")
+    wait_s: Annotated[float, Field(gt=0, le=60)] = Field(
+        default=2.0, description="The longest time to wait for the program to become quiet"
+    )
+
+
+class ScreenArguments(_Arguments):
+    """Show the terminal's screen as it is now."""
+
+
+class ReadFileArguments(_Arguments):
+    """Read a text file, or some lines of it."""
+
+    path: str = Field(description="Absolute, or relative to the shell's directory")
+    first_line: Annotated[int, Field(ge=1)] = 1
+    last_line: Annotated[int, Field(ge=1)] | None = None
+
+
+class WriteFileArguments(_Arguments):
+    """Make or replace a text file, and the directories above it."""
+
+    path: str = Field(description="Absolute, or relative to the shell's directory")
+    text: str = Field(description="The whole contents")
+
+
+class EditFileArguments(_Arguments):
+    """Replace a text that occurs exactly once in a file by another."""
+
+    path: str = Field(description="Absolute, or relative to the shell's directory")
+    old: Annotated[str, Field(min_length=1)] = Field(
+        description="The text to replace, exactly as it is, with enough around it to be the only one"
+    )
+    new: str = Field(description="What stands there afterwards")
+
+
+class ListFilesArguments(_Arguments):
+    """List a directory."""
+
+    path: str = "."
+    depth: Annotated[int, Field(ge=1, le=16)] = Field(default=1, description="How many levels to show")
+
+
+class SearchArguments(_Arguments):
+    """Find lines in text files that match a regular expression of Python's."""
+
+    pattern: str
+    path: str = Field(default=".", description="A file, or a directory to search with all below it")
+    glob: str = Field(default="", description="Only files with such names, as in '*.py'")
+
+
+class SubmitArguments(_Arguments):
+    """Say that the work is done. This ends the episode; a task is graded now."""
+
+
+TOOLS: dict[str, type[_Arguments]] = {
+    "bash": BashArguments,
+    "send_keys": SendKeysArguments,
+    "screen": ScreenArguments,
+    "read_file": ReadFileArguments,
+    "write_file": WriteFileArguments,
+    "edit_file": EditFileArguments,
+    "list_files": ListFilesArguments,
+    "search": SearchArguments,
+    "submit": SubmitArguments,
+}
+"""Each tool with the class of its arguments, whose docstring describes it."""
+
+
+def describe_tools() -> list[Tool]:
+    """The tools as values, in the order of `TOOLS`."""
+    return [_described(name, arguments) for name, arguments in TOOLS.items()]
+
+
+def _described(name: str, arguments: type[BaseModel]) -> Tool:
+    schema: dict[str, Any] = arguments.model_json_schema()
+    schema.pop("description", None)
+    schema.pop("title", None)
+    return Tool(name=name, description=" ".join((arguments.__doc__ or "").split()), input_schema=schema)
