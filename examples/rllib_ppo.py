@@ -64,7 +64,13 @@ def main(iterations: int = 15) -> list[float]:
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(Buttons, sessions=32)
     threading.Thread(target=serve, args=[app], kwargs={"listener": listener}, daemon=True).start()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 * 2**20,
+    )
     register_env("buttons", make_env)
     config = (
         PPOConfig()

@@ -53,7 +53,7 @@ class ButtonsEnv(EnvClient[Press, Light, State]): ...
 
 
 def press_what_is_lit(seen: TensorDictBase) -> TensorDictBase:
-    return seen.set("action", seen["observation"].argmax(-1))
+    return seen.set("action", seen["observation"])
 
 
 def main() -> float:
@@ -63,7 +63,7 @@ def main() -> float:
     session = GymnasiumEnv(ButtonsEnv, f"http://127.0.0.1:{listener.getsockname()[1]}")
     env = GymWrapper(session, categorical_action_encoding=True)
     check_env_specs(env)
-    print("check_env_specs passed:", env.observation_spec["observation"])
+    print("check_env_specs passed; a light is one of", env.observation_spec["observation"].n)
     collector = Collector(env, press_what_is_lit, frames_per_batch=100, total_frames=400)
     total, episodes = 0.0, 0
     for batch in collector:

@@ -32,5 +32,12 @@ FRAMEWORKS = (
     Framework("inspect", "inspect-ai", ("inspect-ai==0.3.285",), needs_torch=False),
     Framework("verifiers", "verifiers", ("verifiers==0.4.0",), needs_torch=False),
     Framework("ors", "openreward", ("openreward==0.1.167",), needs_torch=False),
+    Framework("tinker", "tinker-cookbook", ("tinker-cookbook==0.5.8",)),
+    Framework("verl", "verl", ("verl==0.9.1", "cachetools")),
+    Framework(
+        "skyrl",
+        "skyrl",
+        ("skyrl==0.3.0", "skyrl-gym==0.4.0", "loguru", "aiohttp", "omegaconf", "hydra-core", "ray"),
+    ),
     Framework("torchrl", "torchrl", ("torchrl==0.14.1", "gymnasium")),
 )

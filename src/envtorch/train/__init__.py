@@ -6,11 +6,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from envtorch.train.gymnasium_envs import GymnasiumEnv as GymnasiumEnv
     from envtorch.train.gymnasium_envs import GymnasiumVectorEnv as GymnasiumVectorEnv
+    from envtorch.train.inspect_sandbox import InspectSandbox as InspectSandbox
     from envtorch.train.model_policy import ModelPolicy as ModelPolicy
+    from envtorch.train.skyrl_generator import SessionGenerator as SessionGenerator
+    from envtorch.train.skyrl_generator import SessionTextEnv as SessionTextEnv
+    from envtorch.train.tinker_groups import SessionGroupBuilder as SessionGroupBuilder
+    from envtorch.train.verifiers_tasks import VerifiersEnv as VerifiersEnv
+    from envtorch.train.verifiers_tasks import VerifiersTaskset as VerifiersTaskset
+    from envtorch.train.verl_loop import EnvTorchLoop as EnvTorchLoop
 
 _MODULES = {
     "GymnasiumEnv": "gymnasium_envs",
     "GymnasiumVectorEnv": "gymnasium_envs",
+    "EnvTorchLoop": "verl_loop",
+    "InspectSandbox": "inspect_sandbox",
+    "SessionGenerator": "skyrl_generator",
+    "SessionGroupBuilder": "tinker_groups",
+    "SessionTextEnv": "skyrl_generator",
+    "VerifiersEnv": "verifiers_tasks",
+    "VerifiersTaskset": "verifiers_tasks",
     "ModelPolicy": "model_policy",
 }
 """Each public name, and the module it is in."""
