@@ -17,6 +17,7 @@ from envtorch.protocol.requests import websocket_url
 
 __all__ = ["WebSocketCore", "connect_failed"]
 
+REPLICA_HEADER = "EnvTorch-Replica"
 RETRIED_STATUSES = frozenset((429, 500, 502, 503, 504))
 """Answers to a handshake that a proxy gives while its server is away for a moment."""
 
@@ -24,7 +25,13 @@ RETRIED_STATUSES = frozenset((429, 500, 502, 503, 504))
 class WebSocketCore:
     """Bytes in, messages out, and the other way round. The shell around it owns the socket."""
 
-    def __init__(self, options: ClientOptions, headers: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        replica: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`replica` is the server, of those behind a proxy, that has the session."""
         self.url = websocket_url(options.base_url)
         try:
             self.uri: WebSocketURI = parse_uri(self.url)
@@ -33,6 +40,8 @@ class WebSocketCore:
         offered = [Subprotocol(name) for name in options.subprotocols] or None
         self._protocol = ClientProtocol(self.uri, subprotocols=offered, max_size=options.max_message_bytes)
         self._headers = [*options.all_headers.items(), *headers]
+        if replica is not None:
+            self._headers.append((REPLICA_HEADER, replica))
         self._fragments: list[bytes] = []
         self.messages: deque[bytes] = deque()
         """Whole messages that have arrived and were not taken."""
