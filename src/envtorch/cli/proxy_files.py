@@ -10,8 +10,103 @@ __all__ = ["Upstream", "haproxy_file", "nginx_file"]
 
 ROUTED_BY = ("EnvTorch-Replica", "EnvTorch-Session", "Mcp-Session-Id")
 """The headers that name a session's replica; `EnvTorch-Session` is a cookie, too."""
-IDLE_S = 3600
-"""How long a WebSocket may be silent. Servers ping every connection sooner."""
+
+# A WebSocket may be silent for an hour: servers ping every connection sooner.
+NGINX = """\
+# Made by `envtorch proxy-config nginx`. Make it anew when replicas come or go, and `nginx -s reload`.
+events {
+    worker_connections 16384;
+}
+
+http {
+    # The replica of a session: a WebSocket that reconnects names it, ids and cookies begin with it.
+    map $http_cookie $envtorch_cookie {
+        default "";
+        "~EnvTorch-Session=([^;]+)" $1;
+    }
+    map $http_mcp_session_id $envtorch_mcp {
+        default $http_mcp_session_id;
+        "" $envtorch_cookie;
+    }
+    map $http_envtorch_session $envtorch_session {
+        default $http_envtorch_session;
+        "" $envtorch_mcp;
+    }
+    map $http_envtorch_replica $envtorch_key {
+        default "$http_envtorch_replica~";
+        "" $envtorch_session;
+    }
+    map $envtorch_key $envtorch_pool {
+        default $envtorch_anywhere;
+@ROUTES@
+    }
+    # A page's requests have no session: the same visitor gets the same replica.
+    map $uri $envtorch_anywhere {
+        default envtorch_any;
+        "~^/(web|ws/ui|gradio_api)" envtorch_visitors;
+    }
+    map $http_upgrade $envtorch_connection {
+        default upgrade;
+        "" "";
+    }
+
+    upstream envtorch_any {
+        least_conn;
+@SERVERS@
+    }
+    upstream envtorch_visitors {
+        hash $remote_addr$http_user_agent consistent;
+@SERVERS@
+    }
+@POOLS@
+
+    server {
+        listen @LISTEN@;
+        client_max_body_size 0;
+        location / {
+            proxy_pass http://$envtorch_pool;
+            proxy_http_version 1.1;
+            proxy_set_header Host $http_host;
+            proxy_set_header Upgrade $http_upgrade;
+            proxy_set_header Connection $envtorch_connection;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme;
+            proxy_buffering off;
+            proxy_connect_timeout 2s;
+            proxy_read_timeout 3600s;
+            proxy_send_timeout 3600s;
+        }
+    }
+}"""
+
+HAPROXY = """\
+# Made by `envtorch proxy-config haproxy`. Make it anew when replicas come or go, and reload.
+defaults
+    mode http
+    timeout connect 2s
+    timeout client 3600s
+    timeout server 3600s
+    timeout tunnel 3600s
+    retries 2
+    option redispatch 1
+
+frontend envtorch
+    bind @LISTEN@
+    use_backend envtorch_pages if { path_beg /web /ws/ui /gradio_api }
+    default_backend envtorch_sessions
+
+backend envtorch_sessions
+    balance leastconn
+    option httpchk GET /health
+@ROUTES@
+@SERVERS@
+
+# A page's requests have no session: a cookie keeps a visitor on one replica.
+backend envtorch_pages
+    balance leastconn
+    cookie EnvTorch-Page insert indirect nocache httponly
+    option httpchk GET /health
+@SERVERS@"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,72 +123,7 @@ def nginx_file(upstreams: Sequence[Upstream], listen: str) -> str:
     routes = "\n".join(f'        "~^{re.escape(u.name)}{REPLICA_MARK}" {_pool(u)};' for u in upstreams)
     pools = "\n".join(_nginx_pool(upstream, upstreams) for upstream in upstreams)
     servers = "\n".join(f"        server {u.address} max_fails=1 fail_timeout=2s;" for u in upstreams)
-    return f"""\
-# Made by `envtorch proxy-config nginx`. Make it anew when replicas come or go, and `nginx -s reload`.
-events {{
-    worker_connections 16384;
-}}
-
-http {{
-    # The replica of a session: a WebSocket that reconnects names it, ids and cookies begin with it.
-    map $http_cookie $envtorch_cookie {{
-        default "";
-        "~EnvTorch-Session=([^;]+)" $1;
-    }}
-    map $http_mcp_session_id $envtorch_mcp {{
-        default $http_mcp_session_id;
-        "" $envtorch_cookie;
-    }}
-    map $http_envtorch_session $envtorch_session {{
-        default $http_envtorch_session;
-        "" $envtorch_mcp;
-    }}
-    map $http_envtorch_replica $envtorch_key {{
-        default "$http_envtorch_replica{REPLICA_MARK}";
-        "" $envtorch_session;
-    }}
-    map $envtorch_key $envtorch_pool {{
-        default $envtorch_anywhere;
-{routes}
-    }}
-    # A page's requests have no session: the same visitor gets the same replica.
-    map $uri $envtorch_anywhere {{
-        default envtorch_any;
-        "~^/(web|ws/ui|gradio_api)" envtorch_visitors;
-    }}
-    map $http_upgrade $envtorch_connection {{
-        default upgrade;
-        "" "";
-    }}
-
-    upstream envtorch_any {{
-        least_conn;
-{servers}
-    }}
-    upstream envtorch_visitors {{
-        hash $remote_addr$http_user_agent consistent;
-{servers}
-    }}
-{pools}
-
-    server {{
-        listen {listen};
-        client_max_body_size 0;
-        location / {{
-            proxy_pass http://$envtorch_pool;
-            proxy_http_version 1.1;
-            proxy_set_header Host $http_host;
-            proxy_set_header Upgrade $http_upgrade;
-            proxy_set_header Connection $envtorch_connection;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-            proxy_set_header X-Forwarded-Proto $scheme;
-            proxy_buffering off;
-            proxy_connect_timeout 2s;
-            proxy_read_timeout {IDLE_S}s;
-            proxy_send_timeout {IDLE_S}s;
-        }}
-    }}
-}}"""
+    return _filled(NGINX, ROUTES=routes, POOLS=pools, SERVERS=servers, LISTEN=listen)
 
 
 def _pool(upstream: Upstream) -> str:
@@ -114,34 +144,14 @@ def haproxy_file(upstreams: Sequence[Upstream], listen: str) -> str:
     servers = "\n".join(
         f"    server {u.name} {u.address} check inter 1s fall 2 rise 1 cookie {u.name}" for u in upstreams
     )
-    return f"""\
-# Made by `envtorch proxy-config haproxy`. Make it anew when replicas come or go, and reload.
-defaults
-    mode http
-    timeout connect 2s
-    timeout client {IDLE_S}s
-    timeout server {IDLE_S}s
-    timeout tunnel {IDLE_S}s
-    retries 2
-    option redispatch 1
+    return _filled(HAPROXY, ROUTES=rules, SERVERS=servers, LISTEN=listen)
 
-frontend envtorch
-    bind {listen}
-    use_backend envtorch_pages if {{ path_beg /web /ws/ui /gradio_api }}
-    default_backend envtorch_sessions
 
-backend envtorch_sessions
-    balance leastconn
-    option httpchk GET /health
-{rules}
-{servers}
-
-# A page's requests have no session: a cookie keeps a visitor on one replica.
-backend envtorch_pages
-    balance leastconn
-    cookie EnvTorch-Page insert indirect nocache httponly
-    option httpchk GET /health
-{servers}"""
+def _filled(template: str, **parts: str) -> str:
+    """A template with each `@NAME@` replaced."""
+    for name, part in parts.items():
+        template = template.replace(f"@{name}@", part)
+    return template
 
 
 def _haproxy_rules(upstream: Upstream) -> str:

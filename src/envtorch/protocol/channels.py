@@ -118,9 +118,8 @@ class ClientChannels:
         self.supports: set[str] = set()
         """What the server said about the session it opened last."""
         self.is_deterministic: bool | None = None
-        """What the environment says of itself, where it does."""
         self.replica: str | None = None
-        """The name by which a proxy finds the server of the sessions."""
+        """What the environment says of itself, and the name by which a proxy finds its server."""
         self.max_message_bytes: int | None = None
         """The largest message the server takes, where it said so."""
         self._wait_s = wait_s
@@ -132,7 +131,7 @@ class ClientChannels:
         """Channels whose owed request has not been sent on the current socket."""
         self._is_to_greet = True
         self._greeted: dict[int, int] = {}
-        """The requests to open or attach that are not answered yet: their ids, and the channels."""
+        """Ids of requests to open or attach that are not answered yet, and their channels."""
         self._given_up: dict[int, int] = {}
         """By channel: the newest request that nobody waits for any more."""
         self._arrived: list[Arrived] = []
@@ -155,8 +154,7 @@ class ClientChannels:
 
     def refusal(self, channel: int) -> EnvTorchError | None:
         """Why a session can only be reset, as it is lost or closed; None when it takes every request."""
-        found = self._channels[channel]
-        if found.phase is ChannelPhase.CLOSED:
+        if (found := self._channels[channel]).phase is ChannelPhase.CLOSED:
             return ClientClosed("the session was closed; reset() opens another")
         return found.error
 
