@@ -393,6 +393,10 @@ class Session:
         self.socket_attached = True
         self._watch_lease()
 
+    def renew(self) -> None:
+        """Begin the lease anew: whoever uses the session has said that it is there."""
+        self._watch_lease()
+
     async def detach(self) -> None:
         """The socket leaves; the session lives on, unless its end was already asked for."""
         self.socket_attached = False
