@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,7 +15,6 @@ from typing import Any
 import pytest
 
 from envtorch.client import AsyncEnvClient
-from envtorch.envs.echo_env import EchoAction, EchoEnv
 from envtorch.errors import ConfigurationError, EnvTorchError, ProviderFailed
 from envtorch.pool import AsyncEnvPool, Failed, Finished
 from envtorch.pool.outcomes import is_infrastructure
@@ -53,10 +54,7 @@ def test_a_server_that_fits_on_no_node_is_told_with_what_is_free(nodes: Nodes) -
     nodes.require_nothing_left()
 
 
-def test_a_runtime_env_brings_the_code_of_the_environment(nodes: Nodes, tmp_path: Path) -> None:
-    from envtorch.providers import RayProvider
-
-    code = """
+BROUGHT_ALONG = """
 import os
 
 from envtorch import create_app
@@ -65,16 +63,40 @@ from envtorch.envs.echo_env.environment import EchoEnvironment
 assert os.environ["LEVEL"] == "7"
 app = create_app(EchoEnvironment)
 """
-    (tmp_path / "brought_along.py").write_text(code)
-    runtime_env = {"working_dir": str(tmp_path), "env_vars": {"LEVEL": "7"}}
-    with RayProvider() as provider:
-        url = provider.start_container("brought_along:app", runtime_env=runtime_env)
-        provider.wait_for_ready(url, timeout_s=PATIENCE_S)
-        assert nodes.host_of(url) in ("127.0.0.2", *nodes.hosts)
-        with EchoEnv(url) as env:
-            env.reset()
-            assert env.step(EchoAction(message="hello")).observation.echoed_message == "hello"
+DRIVER = """
+import sys
+
+import ray
+
+from envtorch.envs.echo_env import EchoAction, EchoEnv
+from envtorch.providers import RayProvider
+
+ray.init(address=sys.argv[1], runtime_env={"working_dir": sys.argv[2]}, log_to_driver=False)
+with RayProvider() as provider:
+    url = provider.start_container("brought_along:app", runtime_env={"env_vars": {"LEVEL": "7"}})
+    provider.wait_for_ready(url, timeout_s=120)
+    with EchoEnv(url) as env:
+        env.reset()
+        print(env.step(EchoAction(message="it was sent to the node")).observation.echoed_message)
+"""
+
+
+def test_the_code_of_the_environment_is_sent_to_the_nodes(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "brought_along.py").write_text(BROUGHT_ALONG)
+    driver = [sys.executable, "-c", DRIVER, nodes.address, str(tmp_path)]
+    played = subprocess.run(driver, capture_output=True, text=True, check=False)
+    assert played.stdout.endswith("it was sent to the node\n"), played.stderr[-2000:]
     nodes.require_nothing_left()
+
+
+def test_what_ray_refuses_is_told_in_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
+    from envtorch.providers import RayProvider
+
+    with (
+        RayProvider() as provider,
+        pytest.raises(ConfigurationError, match=r"Ray refuses these options: .*ray\.init"),
+    ):
+        provider.start_container(DICE, runtime_env={"working_dir": str(tmp_path)})
 
 
 class Ledger:

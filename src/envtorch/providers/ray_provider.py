@@ -56,8 +56,8 @@ class RayOptions:
     """Which bundle of the group; -1 for any."""
 
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    """Ray's `runtime_env` for the actor: `working_dir`, `py_modules`, `pip`, ... The server imports what the
-    actor can, and gets its `env_vars`."""
+    """Ray's `runtime_env` for the actor: `pip`, archives by their URI, ... The server imports what the actor
+    can, and gets its `env_vars`. A directory of this machine is sent by `ray.init(runtime_env=...)` only."""
 
     directory: str | None = None
     """Where the server runs on the node; by default where Ray starts the actor, the `working_dir`."""
@@ -130,7 +130,10 @@ class RayProvider(ContainerProvider):
         self._refuse_second()
         _require_cluster()
         self._is_stopped.clear()
-        actor = ray.remote(ReplicaHost).options(**chosen.actor_options()).remote()
+        try:
+            actor = ray.remote(ReplicaHost).options(**chosen.actor_options()).remote()
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"Ray refuses these options: {_sentence(error)}") from error
         try:
             host = self._placed(actor, chosen)
             own = {} if chosen.directory is None else {"directory": chosen.directory}
