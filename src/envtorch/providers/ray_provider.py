@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from envtorch.errors import ConfigurationError, EngineUnavailable, MissingExtra, ProviderFailed
+from envtorch.errors import ConfigurationError, EngineUnavailable, ProviderFailed
+from envtorch.extras import missing_extra
 from envtorch.providers.provider_base import ContainerProvider, Phase, Status
 from envtorch.providers.provider_options import checked_environment, checked_port, read_options
 from envtorch.providers.replica_host import ReplicaHost, status_of
@@ -17,7 +18,7 @@ try:
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 except ModuleNotFoundError as missing:
-    raise MissingExtra("Ray's clusters need its package: pip install 'envtorch[ray]'") from missing
+    raise missing_extra("ray", "Ray's clusters need its package") from missing
 
 __all__ = ["RayOptions", "RayProvider"]
 
