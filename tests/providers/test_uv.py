@@ -1,5 +1,6 @@
 """Projects run by uv: local ones, cloned ones, and those that are none."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.errors import ConfigurationError, MissingExtra, ProviderFailed, ServerExited
+from envtorch.extras import install_command
 from envtorch.providers.hub import Space
 from envtorch.providers.uv import UVOptions, UVProvider, clone, split_revision, uv_command
 from envtorch.testing import probe_server
@@ -93,7 +95,7 @@ def test_the_command_is_made_by_a_pure_function() -> None:
 
 def test_without_uv_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'envtorch\[uv\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command("uv"))):
         UVProvider(PROBE_PROJECT)
 
 

@@ -10,6 +10,7 @@ from envtorch.protocol.binding import Binding
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import encode_observation, encode_value
 from envtorch.protocol.flow import settle
+from envtorch.tasks import TaskSet
 
 __all__ = ["CheckedPlayer"]
 
@@ -26,8 +27,21 @@ class CheckedPlayer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def reset(self, options: Mapping[str, Any]) -> Any:
-        """The first observation; options that `reset` does not take are left out."""
-        return self._settle(self._reset(**self.binding.reset.accepted(options, strict=False)))
+        """The first observation; options that `reset` does not take are left out.
+
+        An environment with a `TaskSet` is given a task by its id, and without one the first of them.
+        """
+        return self._settle(
+            self._reset(**self.binding.reset.accepted(self._with_task(options), strict=False))
+        )
+
+    def _with_task(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        tasks = getattr(self.environment, "tasks", None)
+        if not isinstance(tasks, TaskSet):
+            return options
+        given = options.get("task")
+        task = next(iter(tasks), None) if given is None else tasks.find_task(given)
+        return {**options, "task": task}
 
     def step(self, action: Any) -> Any:
         """The observation after an action."""

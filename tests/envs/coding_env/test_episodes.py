@@ -1,5 +1,6 @@
 """What an agent sees of the coding environment, whichever executor runs its code."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from envtorch.envs.coding_env.environment import CodingEnvironment
 from envtorch.envs.coding_env.models import Ending
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.errors import ConfigurationError, EnvironmentFailed
+from envtorch.extras import install_command
 from envtorch.sandbox import Outcome, Policy
 from envtorch.server import create_app
 from envtorch.testing import check_env
@@ -150,7 +152,7 @@ def test_an_executor_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "smolagents.local_python_executor", None)
     monkeypatch.delitem(sys.modules, "envtorch.sandbox.smolagents_executor", raising=False)
     app = create_app(lambda: CodingEnvironment(executor="smolagents"), CodeAction, CodeObservation)
-    why = pytest.raises(EnvironmentFailed, match=r"pip install 'envtorch\[smolagents\]'")
+    why = pytest.raises(EnvironmentFailed, match=re.escape(install_command("smolagents")))
     with running(app) as served, CodingEnv(served.url) as env, why:
         env.reset()
 
