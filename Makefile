@@ -145,6 +145,11 @@ bench-quick: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## steps, CPU per step and r
 bench-scaling: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## up to 16,384 sessions at once: OpenEnv's experiment
 	$(BIN)/python -m bench --only scaling together --rounds 1
 
+.PHONY: bench-rollouts
+bench-rollouts: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## rollouts beside a serial loop and OpenEnv's harness; then 1,000 coding rollouts
+	$(BIN)/python -m bench.rollouts
+	$(BIN)/python -m bench.rollouts --coding 1000
+
 bench-flame: $(BENCH_READY)  ## where the hot path spends its time: bench/flame.svg
 	$(BIN)/python -m bench.flame
 

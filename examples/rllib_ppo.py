@@ -12,6 +12,7 @@ from typing import Annotated, Any
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", OMP_NUM_THREADS="1")
 
 import gymnasium
+import numpy as np
 import ray
 from pydantic import Field
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -57,7 +58,7 @@ class ButtonsEnv(EnvClient[Press, Light, State]): ...
 def make_env(config: dict[str, Any]) -> gymnasium.Env:
     """An environment for one of RLlib's runners. A network takes the light as one of ten inputs."""
     env = GymnasiumEnv(ButtonsEnv, config["base_url"])
-    return gymnasium.wrappers.DtypeObservation(gymnasium.wrappers.FlattenObservation(env), "float32")
+    return gymnasium.wrappers.DtypeObservation(gymnasium.wrappers.FlattenObservation(env), np.float32)
 
 
 def main(iterations: int = 15) -> list[float]:
@@ -75,7 +76,7 @@ def main(iterations: int = 15) -> list[float]:
     config = (
         PPOConfig()
         .environment("buttons", env_config={"base_url": f"http://127.0.0.1:{listener.getsockname()[1]}"})
-        .env_runners(num_env_runners=1, num_envs_per_env_runner=8)
+        .env_runners(num_env_runners=1, num_envs_per_env_runner=8, sample_timeout_s=600)
         .training(train_batch_size_per_learner=1000, minibatch_size=250, num_epochs=8, lr=3e-3)
     )
     algorithm = config.build_algo()

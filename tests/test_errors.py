@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from envtorch import errors
-from envtorch.errors import BY_CODE, CapacityReached, EnvTorchError, InvalidAction, from_wire
+from envtorch.errors import (
+    BY_CODE,
+    CapacityReached,
+    EnvironmentFailed,
+    EnvTorchError,
+    InvalidAction,
+    from_wire,
+)
 from envtorch.protocol import extended
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.protocol.wire import Answer, error_reply
@@ -86,3 +93,14 @@ def test_each_error_arrives_with_its_details_on_the_extended_wire(code: str, for
     received = Answer(read.type, format.read(bytes(read.data))).error()
     assert (type(received), received.message, read.id, read.ch) == (BY_CODE[code], "what happened", 3, 1)
     assert received.details == {"usable": True, "error_id": "abc"}
+
+
+def test_texts_in_an_error_have_a_bound() -> None:
+    error = EnvironmentFailed("a" * 100_000 + "z", reason="b" * 100_000, count=3)
+    assert len(error.message) < 17_000
+    assert error.message.startswith("aaa")
+    assert error.message.endswith("z")
+    assert "83617 characters left out" in error.message
+    assert len(error.details["reason"]) < 17_000
+    assert error.details["count"] == 3
+    assert str(error) == error.message

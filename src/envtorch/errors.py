@@ -78,7 +78,20 @@ __all__ = [
     "Unsupported",
     "WrongProcess",
     "from_wire",
+    "shortened",
 ]
+
+
+MOST_CHARACTERS = 16 * 1024
+"""The longest text in an error: what a caller or an environment puts into one may be of any size."""
+
+
+def shortened(text: str) -> str:
+    """A text of an error, with its middle left out where it is longer than `MOST_CHARACTERS`."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    return f"{text[:half]} ... ({len(text) - 2 * half} characters left out) ... {text[-half:]}"
 
 
 class EnvTorchError(Exception):
@@ -88,9 +101,12 @@ class EnvTorchError(Exception):
     http_status: ClassVar[int] = 500
 
     def __init__(self, message: str, **details: Any) -> None:
+        message = shortened(message)
         super().__init__(message)
         self.message = message
-        self.details: dict[str, Any] = details
+        self.details: dict[str, Any] = {
+            name: shortened(value) if isinstance(value, str) else value for name, value in details.items()
+        }
         """What the peer may know beside the message; sent along, and given back on the other side."""
 
     def __reduce__(self) -> tuple[Any, ...]:

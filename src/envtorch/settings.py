@@ -18,6 +18,7 @@ __all__ = [
     "engine_addresses",
     "environment_for_processes",
     "inherited_environment",
+    "model_api_key",
     "restore_variables",
     "silence_gradio",
     "variables",
@@ -161,6 +162,12 @@ class REPLSettings:
             hf_token=read.get("HF_TOKEN") or None,
             llm_api_key=read.get("LLM_API_KEY") or read.get("OPENAI_API_KEY") or None,
         )
+
+
+def model_api_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """`LLM_API_KEY`, or `OPENAI_API_KEY`: what a model's endpoint is shown."""
+    read = os.environ if environ is None else environ
+    return read.get("LLM_API_KEY") or read.get("OPENAI_API_KEY") or None
 
 
 def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:

@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envtorch.client import MCPToolClient
 from envtorch.errors import ConfigurationError, ConnectFailed
 from envtorch.rollout import Ending, OpenAIPolicy, Prompt, Rollouts, Task, Trajectory
+from envtorch.rollout.endpoint_answers import StreamedAnswer, read_chat
 from envtorch.server import create_app
 from envtorch.tools import CallToolAction, CallToolObservation
 from tests.rollout.dials import END, LETTERS, DialEnv, dials
@@ -148,3 +152,200 @@ def test_an_endpoint_that_never_answers_is_given_up() -> None:
     assert len(model.app.state.asked) == 3
     with pytest.raises(ConnectFailed, match="1 times"):
         ask(model.url, attempts=1)  # it is gone by now
+
+
+# Streams, rates, and tokens of chat endpoints.
+
+
+def events_of(answer: dict[str, Any]) -> list[str]:
+    """A whole answer, as a server streams it: a few letters and tokens an event."""
+    choice = answer["choices"][0]
+    message = choice.get("message") or {}
+    letters = ["", *(message.get("content") or "")]
+    parts: list[dict[str, Any]] = [{"delta": {"role": "assistant", "content": part}} for part in letters]
+    for place, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        named = {"index": place, "id": call["id"], "function": {"name": function["name"], "arguments": ""}}
+        parts.append({"delta": {"tool_calls": [named]}})
+        parts += [
+            {"delta": {"tool_calls": [{"index": place, "function": {"arguments": letter}}]}}
+            for letter in function["arguments"]
+        ]
+    for place, token in enumerate(choice.get("token_ids") or ()):
+        part: dict[str, Any] = parts[place] if place < len(parts) else {"delta": {}}
+        part["token_ids"] = [token]
+        part["logprobs"] = {"content": [choice["logprobs"]["content"][place]]}
+        if place >= len(parts):
+            parts.append(part)
+    events: list[dict[str, Any]] = [{"choices": [{"index": 0, **part}]} for part in parts]
+    first: dict[str, Any] = {"choices": [], "prompt_token_ids": answer.get("prompt_token_ids")}
+    last: dict[str, Any] = {"choices": [], "usage": answer.get("usage")}
+    return [json.dumps(event) for event in (first, *events, last)]
+
+
+@contextmanager
+def streaming(answer: Callable[[dict[str, Any]], dict[str, Any]], broken: int = 0) -> Iterator[Any]:
+    """An endpoint that streams what it is asked to stream; its first `broken` streams are cut off."""
+    app = FastAPI()
+    app.state.asked = []
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        app.state.asked.append(body)
+        whole = answer(body)
+        if not body.get("stream"):
+            return JSONResponse(whole)
+        events = events_of(whole)
+        is_cut = len(app.state.asked) <= broken
+        lines = [f"data: {event}\n\n" for event in (events[:-2] if is_cut else [*events, "[DONE]"])]
+        return StreamingResponse(iter([": hello\n\n", *lines]), media_type="text/event-stream")
+
+    async def models() -> JSONResponse:
+        return JSONResponse({"data": [{"id": "tiny"}]})
+
+    app.add_api_route("/v1/chat/completions", complete, methods=["POST"])
+    app.add_api_route("/v1/models", models)
+    with running(app) as server:
+        yield server
+
+
+def vllm(body: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM answers a chat whose token ids and log-probabilities are wanted."""
+    prompt = LETTERS.begin(body["messages"], ())
+    text = json.dumps({"number": sum(message["role"] == "assistant" for message in body["messages"])})
+    ids = LETTERS.encode(text)
+    choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}}
+    if body.get("return_token_ids"):
+        choice["token_ids"] = ids
+        choice["logprobs"] = {"content": [{"token": chr(id), "logprob": -id / 128} for id in ids]}
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
+    return {"choices": [choice], "prompt_token_ids": prompt, "usage": usage}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_endpoints_own_tokens_are_the_trajectorys(stream: bool) -> None:
+    async def run(url: str, model: str) -> Trajectory:
+        async with (
+            OpenAIPolicy(f"{model}/v1", "tiny", stream=stream, token_ids=True) as policy,
+            Rollouts(DialEnv, url, policy) as rollouts,
+        ):
+            return await rollouts.run(3)
+
+    with dials() as server, streaming(vllm) as model:
+        played = asyncio.run(run(server.url, model.url))
+    assert played.ending is Ending.DONE
+    tokens = played.tokens
+    said = [place for place, mask in enumerate(tokens.mask) if mask]
+    assert [tokens.logprobs[place] for place in said] == [-tokens.ids[place] / 128 for place in said]
+    spoken = "".join(m["content"] for m in played.messages if m["role"] == "assistant")
+    assert "".join(chr(tokens.ids[place]) for place in said) == spoken
+    assert [turn.said_tokens for turn in played.turns] == [len('{"number": 0}')] * len(played.turns)
+    assert played.turns[-1].prompt_tokens == len(tokens) - played.turns[-1].said_tokens
+
+
+def test_an_endpoint_whose_template_rewrites_earlier_turns_is_refused_where_tokens_are_wanted() -> None:
+    def forgetful(body: dict[str, Any]) -> dict[str, Any]:
+        return vllm({**body, "messages": body["messages"][-1:]})
+
+    async def run(url: str, model: str) -> None:
+        async with (
+            OpenAIPolicy(f"{model}/v1", "tiny", token_ids=True) as policy,
+            Rollouts(DialEnv, url, policy) as rollouts,
+        ):
+            await rollouts.run(5)
+
+    with (
+        dials() as server,
+        streaming(forgetful) as model,
+        pytest.raises(ConfigurationError, match="changes earlier messages"),
+    ):
+        asyncio.run(run(server.url, model.url))
+
+
+def test_streamed_tool_calls_are_put_together() -> None:
+    app = create_app(Basket, CallToolAction, CallToolObservation, max_concurrent_envs=4)
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        return {"choices": [shopping(body)]}
+
+    async def run(url: str, model: str) -> Trajectory:
+        async with (
+            OpenAIPolicy(f"{model}/v1", "tiny", stream=True) as policy,
+            Rollouts(MCPToolClient, url, policy) as rollouts,
+        ):
+            return await rollouts.run(Task(prompt="Buy fruit."))
+
+    with running(app) as server, streaming(answer) as model:
+        played = asyncio.run(run(server.url, model.url))
+    assert (played.ending, played.reward) == (Ending.DONE, 1.0)
+
+
+def one(model_url: str, **options: Any) -> str:
+    async def run() -> str:
+        async with OpenAIPolicy(f"{model_url}/v1", "tiny", **options) as policy:
+            (said,) = await policy([Prompt([{"role": "user", "content": "hello"}])])
+            return said.text
+
+    return asyncio.run(run())
+
+
+def test_a_stream_that_is_cut_off_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envtorch.rollout.endpoint_policy.FIRST_PAUSE_S", 0.01)
+    with streaming(vllm, broken=2) as model:
+        assert one(model.url, stream=True) == '{"number": 0}'
+        assert len(model.app.state.asked) == 3
+    with (
+        streaming(vllm, broken=9) as model,
+        pytest.raises(ConnectFailed, match="ended before its last event"),
+    ):
+        one(model.url, stream=True, attempts=2)
+
+
+@given(st.text(max_size=20), st.lists(st.integers(0, 9), max_size=5), st.data())
+def test_a_streamed_answer_is_the_whole_answer(text: str, ids: list[int], data: st.DataObject) -> None:
+    logprobs = {"content": [{"token": str(id), "logprob": -float(id)} for id in ids]}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "' + "é" + '"}'}}
+    message = {
+        "role": "assistant",
+        "content": text,
+        "tool_calls": [call] if data.draw(st.booleans()) else None,
+    }
+    whole = {
+        "choices": [{"message": message, "token_ids": ids, "logprobs": logprobs}],
+        "prompt_token_ids": [7],
+        "usage": {"prompt_tokens": 1, "completion_tokens": len(ids)},
+    }
+    streamed = StreamedAnswer()
+    for event in [*events_of(whole), "[DONE]"]:
+        streamed.take(f"data: {event}")
+    assert read_chat(streamed.finish()) == read_chat(whole)
+
+
+def test_requests_are_spread_over_time() -> None:
+    async def run(url: str) -> float:
+        async with OpenAIPolicy(f"{url}/v1", "tiny", requests_per_s=100) as policy:
+            began = time.monotonic()
+            await policy([Prompt([{"role": "user", "content": "hello"}])] * 20)
+            return time.monotonic() - began
+
+    with streaming(vllm) as model:
+        assert asyncio.run(run(model.url)) >= 0.19
+
+
+def test_an_endpoint_tells_its_models() -> None:
+    async def run(url: str) -> list[str]:
+        async with OpenAIPolicy(f"{url}/v1", "") as policy:
+            return await policy.models()
+
+    with streaming(vllm) as model:
+        assert asyncio.run(run(model.url)) == ["tiny"]
+        with pytest.raises(ConnectFailed, match="does not list its models"):
+            asyncio.run(run(model.url + "/nothing"))
+
+
+def test_an_answer_without_a_choice_is_shown() -> None:
+    with (
+        streaming(lambda body: {"detail": "what?"}) as model,
+        pytest.raises(ConfigurationError, match=r"gave no choice: .*what"),
+    ):
+        one(model.url)

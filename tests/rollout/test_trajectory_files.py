@@ -91,3 +91,22 @@ def test_datasets_loads_the_file(server: Running, tmp_path: Path) -> None:
     assert len(rows) == 2 * len(TASKS)
     assert all(len(row["ids"]) == len(row["mask"]) == len(row["logprobs"]) for row in rows)
     assert json.loads(file.path.read_text().splitlines()[0])["group_size"] == 2
+
+
+def test_parquet_has_the_same_trajectories_and_datasets_loads_it(server: Running, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    from envtorch.rollout.trajectory_parquet import export_trajectories
+
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    collect(server, file, Player(scattered))
+    path = export_trajectories(file)
+    assert path == tmp_path / "rollouts.parquet"
+    rows = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path))
+    assert len(rows) == 2 * len(TASKS)
+    for row, played in zip(rows, file, strict=True):
+        assert row["task_id"] == played.task.id
+        assert json.loads(row["options"]) == played.task.options
+        assert (tuple(row["ids"]), tuple(row["mask"])) == (played.tokens.ids, played.tokens.mask)
+        assert [message["content"] for message in row["messages"]] == [m["content"] for m in played.messages]
+        assert (row["reward"], row["ending"]) == (played.reward, str(played.ending))
+        assert [turn["reward"] for turn in row["turns"]] == [turn.reward for turn in played.turns]

@@ -236,3 +236,21 @@ def test_only_loopback_is_private() -> None:
     with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("0.0.0.0", 0)) as open_to_all:
         assert is_loopback(near)
         assert not is_loopback(open_to_all)
+
+
+def test_a_websocket_without_a_token_is_no_error_of_the_servers(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, logger="envtorch.server.security.gate"):
+            for path in ("/ws", "/mcp"):
+                with pytest.raises(InvalidStatus) as refused:
+                    connect(server.url.replace("http", "ws") + path, open_timeout=PATIENCE_S)
+                assert refused.value.response.status_code == 401
+            assert httpx.get(server.url + "/health", timeout=PATIENCE_S).status_code == 200
+    finally:
+        uvicorn_log.removeHandler(caplog.handler)
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
+    assert caplog.text.count("refused: this server requires a token") == 2

@@ -33,6 +33,31 @@ def step(do: str = "x") -> dict[str, object]:
     return {"action": {"do": do}}
 
 
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/step", {"action": LONG}),
+        ("/step", {"action": {"do": [LONG]}}),
+        ("/step", {"action": {"do": "x", LONG: 1}}),
+        ("/step", {"action": {"do": "x"}, "timeout_s": LONG}),
+        ("/reset", {"seed": LONG}),
+        ("/reset", [LONG]),
+    ],
+    ids=["action", "field", "name of a field", "timeout", "seed", "list"],
+)
+def test_an_invalid_body_is_not_sent_back_whole(server: Running, path: str, body: object) -> None:
+    with patient.Client(base_url=server.url) as http:
+        http.post("/reset").raise_for_status()
+        answer = http.post(path, json=body)
+        http.post("/close")
+    assert answer.status_code == 422
+    assert len(answer.content) < 70_000
+    assert answer.json()["detail"]
+
+
 class TestAnEpisode:
     def test_a_cookie_keeps_it(self, server: Running) -> None:
         with patient.Client(base_url=server.url) as http:

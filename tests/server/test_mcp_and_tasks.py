@@ -170,6 +170,55 @@ class TestOverSockets:
             assert json.loads(socket.recv(timeout=PATIENCE_S))["data"]["message"] == "Unknown session_id: zz"
 
 
+class TestSessionsByTheirId:
+    """OpenEnv's dialect names sessions by id. An id is no secret, so only sessions made for it are found."""
+
+    def test_a_session_of_another_door_is_not_found(self, server: Running) -> None:
+        with server.socket() as socket:
+            socket.send('{"type":"reset","data":{}}')
+            socket.recv(timeout=PATIENCE_S)
+            (session,) = server.sessions.all()
+            for method in ("tools/list", "tools/call", "openenv/session/close"):
+                error = rpc(server, method, name="add", arguments={"n": 1}, session_id=session.id)["error"]
+                assert (error["code"], error["message"]) == (-32602, f"Unknown session_id: {session.id}")
+            with server.socket(f"/ws?session_id={session.id}") as second:
+                told = json.loads(second.recv(timeout=PATIENCE_S))["data"]["message"]
+                assert told == f"Unknown session_id: {session.id}"
+            assert session.steps == 0
+        eventually(lambda: server.sessions.active == 0, "the session ends with its socket")
+
+    def test_a_socket_that_asks_for_its_id_opens_its_session_to_it(self, server: Running) -> None:
+        with server.socket() as socket:
+            call = {"jsonrpc": "2.0", "method": "openenv/session/create", "id": "a"}
+            socket.send(json.dumps({"type": "mcp", "data": call}))
+            session = json.loads(socket.recv(timeout=PATIENCE_S))["data"]["result"]["session_id"]
+            assert add(server, 2, session_id=session)["result"] == {"total": 2}
+        eventually(lambda: server.sessions.active == 0, "the session ends with its socket")
+
+
+@pytest.fixture(scope="module")
+def production() -> Iterator[Running]:
+    with running(create_app(Workshop, name="Workshop", sessions=2, mode="production")) as running_server:
+        yield running_server
+
+
+class TestProductionMode:
+    def test_the_task_routes_stay(self, production: Running) -> None:
+        """They begin no episode and step in none; OpenEnv's server has them in both modes, too."""
+        assert patient.get(production.url + "/list_environments").json() == ["Workshop"]
+        assert patient.get(production.url + "/workshop/splits").status_code == 200
+        answer = patient.post(production.url + "/workshop/task", json={"split": "train", "index": 1})
+        assert answer.json() == {"task": {"n": 1}}
+        assert production.sessions.active == 0
+
+    def test_openapi_describes_what_is_offered(self, production: Running) -> None:
+        told = patient.get(production.url + "/openapi.json").json()
+        assert "tools of Workshop" in told["info"]["description"]
+        assert not {"/reset", "/step", "/state", "/close"} & set(told["paths"])
+        assert "/workshop/tasks" not in told["paths"]
+        assert "/{env_name}/tasks" in told["paths"]
+
+
 class TestTasks:
     def post(self, server: Running, path: str, **body: Any) -> httpx.Response:
         return patient.post(server.url + path, json=body)

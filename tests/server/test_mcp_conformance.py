@@ -88,6 +88,7 @@ INVALID: dict[str, tuple[Any, int, int, Any]] = {
     "another jsonrpc": ({"jsonrpc": "1.0", "id": 7, "method": "ping"}, 400, -32600, 7),
     "no method": ({"jsonrpc": "2.0", "id": 7}, 400, -32600, 7),
     "a method that is a number": ({"jsonrpc": "2.0", "id": 7, "method": 5}, 400, -32600, 7),
+    "an id beyond all numbers": (b'{"jsonrpc":"2.0","id":1e400,"method":"ping"}', 400, -32600, None),
     "an id that is null": ({"jsonrpc": "2.0", "id": None, "method": "ping"}, 400, -32600, None),
     "an id that is a list": ({"jsonrpc": "2.0", "id": [1], "method": "ping"}, 400, -32600, None),
     "params that are a list": (call(7, params=[1]), 200, -32602, 7),
@@ -108,7 +109,7 @@ def test_what_is_no_request_is_answered_as_the_protocol_says(
     assert (answer.json()["error"]["code"], answer.json()["id"]) == (code, id)
 
 
-@pytest.mark.parametrize("id", [0, -3, "", "a", 1.5])
+@pytest.mark.parametrize("id", [0, -3, "", "a", 1.5, 10**30, -(2**63)])
 def test_an_id_is_echoed(server: Running, session: dict[str, str], id: Any) -> None:
     assert post(server, {"jsonrpc": "2.0", "id": id, "method": "ping"}, **session).json() == {
         "jsonrpc": "2.0",
@@ -119,6 +120,54 @@ def test_an_id_is_echoed(server: Running, session: dict[str, str], id: Any) -> N
 
 def test_a_float_id_is_echoed_on_openenvs_dialect_too(server: Running) -> None:
     assert post(server, {"jsonrpc": "2.0", "id": 1.5, "method": "tools/list"}).json()["id"] == 1.5
+
+
+def test_an_id_that_cannot_be_echoed_is_refused_on_openenvs_dialect_too(server: Running) -> None:
+    error = post(server, b'{"jsonrpc":"2.0","id":1e400,"method":"tools/list"}').json()["error"]
+    assert error["code"] == -32600
+    assert "finite number" in error["message"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"params": None}], ids=["no params", "null"])
+def test_an_mcp_client_that_initializes_without_params_is_told_what_it_needs(
+    server: Running, fields: dict[str, Any]
+) -> None:
+    revision = {"MCP-Protocol-Version": HANDSHAKES[0]}
+    answer = post(server, {"jsonrpc": "2.0", "id": 1, "method": "initialize", **fields}, **revision)
+    assert answer.json()["error"] == {
+        "code": -32602,
+        "message": "Invalid params: initialize needs 'protocolVersion'",
+        "data": None,
+    }
+    assert server.sessions.active == 0
+
+
+def test_initialize_without_params_is_answered_as_openenv_does(server: Running) -> None:
+    error = post(server, {"jsonrpc": "2.0", "id": 1, "method": "initialize"}).json()["error"]
+    assert (error["code"], error["message"]) == (-32601, "Method not found: initialize")
+
+
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"method": LONG},
+        {"method": "tools/call", "params": {"name": LONG, "arguments": {}}},
+        {"method": "tools/list", "params": {"session_id": LONG}},
+        {"method": "openenv/session/close", "params": {"session_id": LONG}},
+        {"method": "initialize", "params": {LONG: 1}},
+        {"method": "ping", LONG: 1},
+    ],
+    ids=["method", "tool", "list", "close", "initialize", "extra field"],
+)
+@pytest.mark.parametrize("is_mcp", [True, False], ids=["mcp", "openenv"])
+def test_an_error_does_not_echo_what_has_no_measure(
+    server: Running, session: dict[str, str], message: dict[str, Any], is_mcp: bool
+) -> None:
+    answer = post(server, {"jsonrpc": "2.0", "id": 1, **message}, **(session if is_mcp else {}))
+    assert len(answer.content) < 20_000
 
 
 @pytest.mark.parametrize(

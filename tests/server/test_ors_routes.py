@@ -7,10 +7,12 @@ from typing import Any
 import httpx
 import pytest
 from fastmcp import FastMCP
+from starlette.datastructures import Headers
 
 from envtorch import Action, Environment, Observation, State
 from envtorch.mcp import MCPEnvironment
 from envtorch.server import create_app
+from envtorch.server.workers.http_forwarding import session_name
 from envtorch.tasks import TaskSet
 from tests import patient
 from tests.support import Running, eventually, running
@@ -147,6 +149,15 @@ def test_what_goes_wrong_is_told_as_the_standard_has_it(player: Player, server: 
     assert player.post("/ping", {}).json() == {"status": "ok"}
 
 
+def test_a_ping_begins_the_lease_anew(player: Player, server: Running) -> None:
+    (session,) = server.sessions.all()
+    before = session._expiry
+    assert before is not None
+    assert player.post("/ping", {}).status_code == 200
+    assert session._expiry is not None
+    assert session._expiry.when() > before.when()
+
+
 def test_candidates_are_compared_by_an_environment_that_can(player: Player) -> None:
     player.post("/create", {"task_spec": {}})
     candidates = [{"messages": [1, 2]}, {"messages": []}]
@@ -215,3 +226,7 @@ def test_the_door_has_the_lock_of_all_others(monkeypatch: pytest.MonkeyPatch) ->
 def test_production_mode_has_no_such_door() -> None:
     with running(create_app(Adding, sessions=2, mode="production")) as server:
         assert patient.post(f"{server.url}/create_session").status_code == 404
+
+
+def test_a_server_of_several_workers_finds_the_session_by_the_standards_header() -> None:
+    assert session_name("/adding/call", Headers({"X-Session-ID": "token"})) == "token"

@@ -164,6 +164,9 @@ def test_operations_move_under_load(walk: Running, arrive: Arrive) -> None:
                 "document.querySelectorAll('#et-operations circle').length >= 6", timeout=20_000
             )
             visitor.sees("#et-operations .et-tree ul ul", "steps")
+            widths = "cards => cards.filter(card => card.scrollWidth > card.clientWidth).length"
+            too_wide = visitor.tab.locator(".et-figures div").evaluate_all(widths)
+            assert too_wide == 0, "a figure is wider than its card"
             visitor.photograph("operations")
     finally:
         stop.set()

@@ -2,12 +2,15 @@
 
 from xml.etree import ElementTree
 
+import pytest
+
 from envtorch.errors import CapacityReached, InvalidAction
 from envtorch.web.cards import error_card, history, result_card, transcript
 from envtorch.web.charts import bars, lines
 from envtorch.web.comparison_tab import comparison, parted_at
 from envtorch.web.diffs import Change, changes, line_diff
 from envtorch.web.episodes import EpisodeEntry, Track, folded, total_reward
+from envtorch.web.operations import duration
 
 RESET = EpisodeEntry("reset", {"seed": 3}, {"position": 4})
 STEP = EpisodeEntry("step", {"direction": "right"}, {"position": 5}, reward=-0.1, seconds=0.002)
@@ -101,3 +104,18 @@ def test_branches_are_compared_from_where_they_part() -> None:
     assert "-0.1 against 1" in above
     assert "main" in left
     assert "fork 1" in right
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (None, "–"),
+        (7.46e-5, "74.6 µs"),
+        (0.00389, "3.89 ms"),
+        (0.5, "500 ms"),
+        (1.25, "1.25 s"),
+        (75, "75 s"),
+    ],
+)
+def test_a_duration_is_short_enough_for_its_card(seconds: float | None, told: str) -> None:
+    assert duration(seconds) == told

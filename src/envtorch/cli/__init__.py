@@ -10,6 +10,7 @@ from envtorch.cli.build import build
 from envtorch.cli.check import check
 from envtorch.cli.demo import demo
 from envtorch.cli.doctor import doctor
+from envtorch.cli.eval import evaluate
 from envtorch.cli.exits import Commands, Exit
 from envtorch.cli.k8s import k8s
 from envtorch.cli.mcp import mcp
@@ -65,6 +66,7 @@ main.command(rich_help_panel=WRITE)(new)
 main.command(rich_help_panel=WRITE)(check)
 main.command(rich_help_panel=USE)(serve)
 main.command(rich_help_panel=USE)(play)
+main.command("eval", rich_help_panel=USE)(evaluate)
 main.command(rich_help_panel=USE)(bench)
 main.command(rich_help_panel=USE)(mcp)
 main.command(rich_help_panel=USE)(demo)

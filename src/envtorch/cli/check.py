@@ -22,7 +22,8 @@ __all__ = ["check"]
 def check(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} Or the URL of a server.")],
     actions: Annotated[
-        Path | None, typer.Option(help="A JSON file with a list of actions to play; else they are made up.")
+        Path | None,
+        typer.Option(help="A JSON list of actions to play; made up by default."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the episodes.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,

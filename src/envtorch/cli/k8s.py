@@ -24,11 +24,11 @@ def _group() -> None:
 @k8s.command()
 def render(
     image: Annotated[str, typer.Argument(help="The environment's image.")],
-    name: Annotated[str | None, typer.Option(help="The server's name; by default one of its own.")] = None,
+    name: Annotated[str | None, typer.Option(help="The server's name; by default after the image.")] = None,
     replicas: Annotated[int, typer.Option(help="More than one makes a Deployment.")] = 1,
-    namespace: Annotated[str | None, typer.Option()] = None,
-    memory: Annotated[str | None, typer.Option(help="A quantity like 512Mi.")] = None,
-    cpus: Annotated[float | None, typer.Option()] = None,
+    namespace: Annotated[str | None, typer.Option(help="The namespace of every manifest.")] = None,
+    memory: Annotated[str | None, typer.Option(help="The most memory, as in 512Mi.")] = None,
+    cpus: Annotated[float | None, typer.Option(help="The most processors, as in 0.5.")] = None,
     read_only: Annotated[bool, typer.Option(help="A root file system that cannot be written.")] = False,
 ) -> None:
     """Print the manifests as one JSON list: `envtorch k8s render IMAGE | kubectl apply -f -`."""

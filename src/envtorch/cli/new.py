@@ -24,7 +24,7 @@ TAKEN = frozenset({"envtorch", "openenv", "test", "tests", "server", "app", "src
 
 def new(
     name: Annotated[
-        str, typer.Argument(help="The environment's name: a directory and a package are called so.")
+        str, typer.Argument(help="The environment's name, also that of its directory and package.")
     ],
     directory: Annotated[
         Path | None, typer.Option("--in", help="Where to make it; here by default.", file_okay=False)

@@ -20,8 +20,10 @@ __all__ = ["push"]
 def push(
     environment: Annotated[str, typer.Argument(help="A directory with an environment, or a bundled name.")],
     to: Annotated[str, typer.Option(help="The Space, as owner/name.")],
-    private: Annotated[bool, typer.Option("--private", help="Nobody else may see a Space made now.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and send nothing.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make the Space private, if it is new.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be sent; send nothing.")
+    ] = False,
     into: Annotated[
         Path | None, typer.Option(help="With --dry-run: also write the files there.", file_okay=False)
     ] = None,

@@ -37,21 +37,22 @@ def serve(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="Tokens that callers must show, one per line, optionally with an expiry.",
+            help="A file of tokens that callers must send, one per line, optionally with an expiry.",
             rich_help_panel=ADDRESS,
         ),
     ] = None,
     isolation: Annotated[
         str | None,
         typer.Option(
-            help="'process': every session's environment in a process of its own.", rich_help_panel=SESSIONS
+            help="'process': run every session's environment in its own process.",
+            rich_help_panel=SESSIONS,
         ),
     ] = None,
     sessions: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="The most sessions at a time, whatever the application says; one, if it says nothing.",
+            help="How many sessions at a time; by default what the application says, else 64.",
             rich_help_panel=SESSIONS,
         ),
     ] = None,
@@ -59,16 +60,17 @@ def serve(
         int,
         typer.Option(
             min=1,
-            help="Processes that serve together: one port, one set of sessions.",
+            help="How many processes serve together, behind one port.",
             rich_help_panel=SESSIONS,
         ),
     ] = 1,
     web: Annotated[
-        bool, typer.Option("--web", help="With a web page at /web (extra 'web').", rich_help_panel=ADDRESS)
+        bool,
+        typer.Option("--web", help="Serve a page at /web (extra 'web').", rich_help_panel=ADDRESS),
     ] = False,
     record: Annotated[
         Path | None,
-        typer.Option(help="Write every episode down, in this directory.", rich_help_panel=SESSIONS),
+        typer.Option(help="Record every episode, in this directory.", rich_help_panel=SESSIONS),
     ] = None,
     record_required: Annotated[
         bool,

@@ -10,7 +10,7 @@ __all__ = ["sweep"]
 
 
 def sweep(
-    as_json: Annotated[bool, typer.Option("--json", help="For a script to read.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Remove containers, pods and directories whose owner is dead, wherever an engine answers."""
     from envtorch.providers.sweeper import sweep as remove

@@ -3,9 +3,9 @@
 import enum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
-from envtorch.errors import EnvTorchError, InvalidJSON
+from envtorch.errors import EnvTorchError, InvalidJSON, shortened
 from envtorch.protocol.messages import read_json, write_json
 
 __all__ = ["Code", "JsonRpcRequest", "RequestId", "RpcError", "decode", "failure", "success"]
@@ -30,7 +30,7 @@ class RpcError(Exception):
 
     def __init__(self, code: Code, message: str, data: Any = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.data = code, message, data
+        self.code, self.message, self.data = code, shortened(message), data
 
     @classmethod
     def of(cls, error: EnvTorchError) -> "RpcError":
@@ -48,7 +48,7 @@ class JsonRpcRequest(BaseModel):
     jsonrpc: Literal["2.0"]
     method: str
     params: dict[str, Any] = {}
-    id: RequestId = None
+    id: str | int | FiniteFloat | None = None
 
 
 def decode(text: str | bytes, *, parse_error: str = "Parse error") -> JsonRpcRequest:

@@ -1,6 +1,7 @@
 """One message of MCP, read from JSON and checked."""
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,4 +91,7 @@ def take(value: Any) -> McpMessage:
 
 
 def _is_id(id: Any) -> bool:
-    return isinstance(id, str | int | float) and not isinstance(id, bool)
+    """Whether an id can be echoed: a number that JSON cannot write back, such as 1e400, cannot."""
+    if isinstance(id, float):
+        return math.isfinite(id)
+    return isinstance(id, str | int) and not isinstance(id, bool)

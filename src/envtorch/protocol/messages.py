@@ -157,5 +157,13 @@ def invalid(error: Exception, message: str = "Invalid message") -> InvalidAction
     text = error.json()
     if len(text) > MAX_ERROR_BYTES:
         text = error.json(include_input=False, include_context=False)
-    errors: list[dict[str, Any]] = json.loads(text)
-    return InvalidAction(message, errors=errors[:100])
+    errors: list[dict[str, Any]] = json.loads(text)[:100]
+    if len(text) > MAX_ERROR_BYTES:  # the names of fields are the sender's, too
+        errors = [_cut(found) for found in errors]
+    return InvalidAction(message, errors=errors)
+
+
+def _cut(found: dict[str, Any]) -> dict[str, Any]:
+    """One error of a report that is too long, with its texts cut."""
+    place = [part[:100] if isinstance(part, str) else part for part in found["loc"][:20]]
+    return {**found, "loc": place, "msg": found["msg"][:500]}

@@ -24,6 +24,7 @@ class RolloutClient(Protocol):
 
     async def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[Any]: ...
     async def step(self, action: Any, *, timeout_s: float | None = None) -> StepResult[Any]: ...
+    async def state(self, *, timeout_s: float | None = None) -> Any: ...
     async def fork(self, n: int = 1, *, timeout_s: float | None = None) -> Any: ...
     async def close(self) -> None: ...
 
@@ -91,7 +92,7 @@ class Beginning:
     def __init__(
         self,
         task: Task,
-        connect: Callable[[int], RolloutClient],
+        connect: Callable[[int], Awaitable[RolloutClient]],
         transcribe: Callable[[RolloutClient, StepResult[Any]], Awaitable[Transcript]],
         costs: SharingCosts,
         *,
@@ -172,8 +173,8 @@ class Beginning:
         return copies
 
     async def _reset(self) -> RolloutClient:
-        client = self._connect(self._connected)
-        self._connected += 1
+        place, self._connected = self._connected, self._connected + 1
+        client = await self._connect(place)
         try:
             began = time.perf_counter()
             result = await client.reset(timeout_s=self._timeout_s, **self._task.options)

@@ -11,6 +11,7 @@ from envtorch.errors import ClientClosed
 from envtorch.rollout.completions import Completion, Prompt
 from envtorch.rollout.rollout_trees import RolloutTree
 from envtorch.rollout.rollouts import GivenTask, Rollouts
+from envtorch.rollout.session_places import RolloutServers
 from envtorch.rollout.trajectories import Trajectory, TrajectoryGroup
 from envtorch.rollout.trajectory_files import TrajectoryFile
 from envtorch.rollout.transcripts import Transcript
@@ -35,7 +36,7 @@ class BlockingRollouts:
     def __init__(
         self,
         client: type[EnvClient[Any, Any, Any]],
-        where: str | Sequence[str],
+        where: RolloutServers,
         policy: Callable[[Sequence[Prompt]], Sequence[Completion]],
         **options: Any,
     ) -> None:

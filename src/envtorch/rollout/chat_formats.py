@@ -1,10 +1,11 @@
 """Between an environment and a conversation: observations become messages, completions become actions."""
 
+import copy
 import dataclasses
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -19,7 +20,15 @@ from envtorch.rollout.trajectories import ChatMessage, Task
 from envtorch.tools import CallToolAction
 from envtorch.types import StepResult, Tool
 
-__all__ = ["ChatFormat", "CodeFormat", "JSONFormat", "ToolFormat", "default_format", "observation_text"]
+__all__ = [
+    "ChatFormat",
+    "CodeFormat",
+    "JSONFormat",
+    "ToolFormat",
+    "default_format",
+    "format_of_schema",
+    "observation_text",
+]
 
 Result = StepResult[Any]
 
@@ -60,9 +69,12 @@ class ChatFormat(ABC):
 class JSONFormat(ChatFormat):
     """Actions as JSON objects, by the schema of the environment's action class."""
 
-    def __init__(self, action: Any = Any, system: str | None = None) -> None:
+    def __init__(
+        self, action: Any = Any, system: str | None = None, *, schema: Mapping[str, Any] | None = None
+    ) -> None:
+        """`schema` is the action's, where its class is not here: then the server is who validates."""
         self._adapter: TypeAdapter[Any] = TypeAdapter(action if action is not Any else dict[str, Any])
-        schema = self._adapter.json_schema()
+        schema = copy.deepcopy(dict(schema or self._adapter.json_schema()))
         schema.get("properties", {}).pop("metadata", None)
         told = f"Answer with one JSON object, the action to take, by this schema:\n{json.dumps(schema)}"
         super().__init__(told if system is None else system)
@@ -88,9 +100,14 @@ class CodeFormat(ChatFormat):
     FINISH = " When you are done, give the answer itself, without a block of code."
     _BLOCK = re.compile(r"```(?:python|py|repl)?[ \t]*\n(.*?)```", re.DOTALL)
 
-    def __init__(self, action: Any, system: str | None = None) -> None:
+    def __init__(
+        self, action: Any, system: str | None = None, *, fields: Sequence[str] | None = None
+    ) -> None:
+        """`action` is called with `code`; `fields` are the action's, where that is not its class."""
         self._action = action
-        self._can_answer = {"is_final", "final_answer"} <= set(_fields_of(action))
+        self._can_answer = {"is_final", "final_answer"} <= set(
+            _fields_of(action) if fields is None else fields
+        )
         usual = self.SYSTEM + (self.FINISH if self._can_answer else "")
         super().__init__(usual if system is None else system)
 
@@ -159,6 +176,14 @@ def default_format(client: type[EnvClient[Any, Any, Any]]) -> ChatFormat:
     arguments = type_arguments(client, EnvClient)
     action = arguments[0] if arguments else Any
     return CodeFormat(action) if "code" in _fields_of(action) else JSONFormat(action)
+
+
+def format_of_schema(schema: Mapping[str, Any]) -> ChatFormat:
+    """The format for environments whose actions have this JSON schema, as dictionaries; see `/schema`."""
+    fields = list(schema.get("properties", {}))
+    if "tool_name" in fields:
+        return ToolFormat()
+    return CodeFormat(dict, fields=fields) if "code" in fields else JSONFormat(schema=schema)
 
 
 def _fields_of(action: Any) -> Sequence[str]:

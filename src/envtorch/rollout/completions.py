@@ -4,12 +4,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from envtorch.llm import ToolCall
 from envtorch.rollout.trajectories import ChatMessage
 from envtorch.types import Tool
 
-__all__ = ["Batcher", "Completion", "Prompt", "RolloutPolicy"]
+__all__ = ["BatchStatistics", "Batcher", "Completion", "Prompt", "RolloutPolicy", "TokenUsage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,13 @@ class Prompt:
     """The conversation as token ids, when the rollouts have a chat template. Complete these."""
     tools: Sequence[Tool] = ()
     """The tools that may be called."""
+
+
+class TokenUsage(NamedTuple):
+    """How many tokens one completion took."""
+
+    prompt: int
+    said: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,10 @@ class Completion:
     tool_calls: Sequence[ToolCall] = ()
     version: int | None = None
     """The version of the weights that said it; `Rollouts.version` when the policy does not tell."""
+    prompt_ids: Sequence[int] | None = None
+    """What the policy made of the messages, when it has a chat template of its own and tells."""
+    usage: TokenUsage | None = None
+    """What it took, when the policy tells; else it is counted from the ids."""
 
 
 RolloutPolicy = Callable[[Sequence[Prompt]], Awaitable[Sequence[Completion]]]
@@ -53,7 +65,9 @@ class BatchStatistics:
     """How full the policy's batches were."""
 
     sizes: list[int] = field(default_factory=list)
+    """The number of prompts in each call."""
     busy_s: float = 0.0
+    """Seconds that calls took, added up."""
 
 
 class Batcher:

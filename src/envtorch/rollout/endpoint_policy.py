@@ -1,8 +1,8 @@
 """A policy behind an OpenAI-compatible endpoint: vLLM, SGLang, or a hosted service."""
 
 import asyncio
-import json
 import random
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -10,10 +10,10 @@ from typing import Any, Self
 import httpx
 
 from envtorch.errors import ConfigurationError, ConnectFailed
-from envtorch.llm import ToolCall
 from envtorch.llm.schemas import openai_tools
 from envtorch.rollout.chat_templates import described
 from envtorch.rollout.completions import Completion, Prompt
+from envtorch.rollout.endpoint_answers import BrokenStream, StreamedAnswer, read_chat, read_completion
 
 __all__ = ["OpenAIPolicy"]
 
@@ -27,8 +27,9 @@ class OpenAIPolicy:
             async with Rollouts(CodingEnv, url, policy) as rollouts:
                 ...
 
-    A busy or failing endpoint (429, 5xx, no connection) is asked again, with growing pauses or as long as it
-    says; then `ConnectFailed` is raised. Any other refusal is a `ConfigurationError` with its message.
+    A busy or failing endpoint (429, 5xx, no connection, a stream that is cut off) is asked again, with
+    growing pauses; then `ConnectFailed` is raised. When it says how long to wait, every request waits so
+    long. Any other refusal is a `ConfigurationError` with its message.
     """
 
     calls = 256
@@ -44,24 +45,55 @@ class OpenAIPolicy:
         max_tokens: int = 1024,
         timeout_s: float = 300.0,
         attempts: int = 6,
+        stream: bool = False,
+        requests_per_s: float | None = None,
+        token_ids: bool = False,
         request: Mapping[str, Any] | None = None,
     ) -> None:
-        """`request` has further fields of each request, such as `top_p` or `stop`."""
+        """`request` has further fields of each request, such as `top_p` or `stop`.
+
+        timeout_s: how long the endpoint may be silent. With `stream`, between two tokens; without, until the
+            whole completion is there.
+        stream: have completions streamed, for long ones through proxies that cut silent connections.
+        requests_per_s: the most requests to begin in a second, for an endpoint that limits them.
+        token_ids: ask a chat endpoint for token ids and log-probabilities (vLLM gives them): then
+            trajectories have tokens without a template of yours.
+        """
+        if requests_per_s is not None and requests_per_s <= 0:
+            raise ConfigurationError("requests_per_s is more than 0")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=self.calls)
         self._http = httpx.AsyncClient(
             base_url=base_url.rstrip("/"), headers=headers, timeout=timeout_s, limits=limits
         )
         self._attempts = attempts
+        self._between_s = 1 / requests_per_s if requests_per_s is not None else 0.0
+        self._next_at = 0.0
+        """When the next request may begin, by the monotonic clock."""
+        self._chat = {"logprobs": True, "return_token_ids": True} if token_ids else {}
         self._usual = {
             "model": model,
             "temperature": temperature,
             "max_tokens": max_tokens,
+            **({"stream": True, "stream_options": {"include_usage": True}} if stream else {}),
             **(request or {}),
         }
+        self._exchange = self._stream if stream else self._post
 
     async def __call__(self, prompts: Sequence[Prompt]) -> list[Completion]:
         return list(await asyncio.gather(*(self._complete(prompt) for prompt in prompts)))
+
+    async def models(self) -> list[str]:
+        """The names of the models that the endpoint serves. Raises `ConnectFailed` if it does not tell."""
+        try:
+            answer = await self._http.get("/models")
+            answer.raise_for_status()
+            return [str(model["id"]) for model in answer.json()["data"]]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise ConnectFailed(
+                f"the endpoint {self._http.base_url} does not list its models: {problem}"
+            ) from None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -81,67 +113,63 @@ class OpenAIPolicy:
     async def _complete(self, prompt: Prompt) -> Completion:
         if prompt.ids is not None:
             asked = {"prompt": list(prompt.ids), "logprobs": 1, "return_token_ids": True}
-            return _read_tokens(await self._ask("/completions", asked))
-        asked = {"messages": list(prompt.messages)}
+            return read_completion(await self._ask("/completions", asked))
+        asked = {"messages": list(prompt.messages), **self._chat}
         if prompt.tools:
             asked["tools"] = openai_tools([described(tool) for tool in prompt.tools])
-        return _read_chat(await self._ask("/chat/completions", asked))
+        return read_chat(await self._ask("/chat/completions", asked))
 
-    async def _ask(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The endpoint's first choice."""
+    async def _ask(self, path: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The endpoint's answer."""
         for attempt in range(self._attempts):
+            await self._turn()
             pause_s = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S) * random.uniform(0.5, 1)  # noqa: S311
             try:
-                answer = await self._http.post(path, json={**self._usual, **asked})
-            except httpx.TransportError as error:
-                problem = f"{type(error).__name__}: {error}"
-            else:
-                if answer.is_success:
-                    choice: dict[str, Any] = answer.json()["choices"][0]
-                    return choice
+                return await self._exchange(path, {**self._usual, **asked})
+            except httpx.HTTPStatusError as error:
+                answer = error.response
                 problem = f"{answer.status_code}: {answer.text[:500]}"
                 if answer.status_code != 429 and answer.status_code < 500:
-                    raise ConfigurationError(f"the policy's endpoint refused a request: {problem}")
-                pause_s = _wanted_pause(answer.headers.get("retry-after"), pause_s)
+                    raise ConfigurationError(f"the policy's endpoint refused a request: {problem}") from None
+                wanted_s = _wanted_pause(answer.headers.get("retry-after"))
+                if wanted_s is not None:
+                    pause_s = wanted_s
+                    self._next_at = max(self._next_at, time.monotonic() + wanted_s)
+            except (httpx.TransportError, BrokenStream) as error:
+                problem = f"{type(error).__name__}: {error}"
             if attempt + 1 < self._attempts:
                 await asyncio.sleep(pause_s)
         raise ConnectFailed(f"the policy's endpoint failed {self._attempts} times: {problem}")
 
+    async def _turn(self) -> None:
+        """Wait until a request may begin."""
+        begins_at = max(self._next_at, time.monotonic())
+        self._next_at = begins_at + self._between_s
+        await asyncio.sleep(begins_at - time.monotonic())
 
-def _wanted_pause(header: str | None, usual_s: float) -> float:
+    async def _post(self, path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        answer = (await self._http.post(path, json=request)).raise_for_status()
+        try:
+            whole = answer.json()
+        except ValueError:
+            whole = None
+        if not isinstance(whole, dict):
+            raise ConfigurationError(f"the policy's endpoint answers no JSON object: {answer.text[:500]}")
+        return whole
+
+    async def _stream(self, path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        async with self._http.stream("POST", path, json=request) as answer:
+            if not answer.is_success:
+                await answer.aread()
+            answer.raise_for_status()
+            streamed = StreamedAnswer()
+            async for line in answer.aiter_lines():
+                streamed.take(line)
+            return streamed.finish()
+
+
+def _wanted_pause(header: str | None) -> float | None:
     try:
-        return min(max(float(header), 0.0), LONGEST_PAUSE_S) if header is not None else usual_s
+        return min(max(float(header), 0.0), LONGEST_PAUSE_S) if header is not None else None
     except ValueError:
-        return usual_s  # a date: rare, and the usual pauses grow as well
-
-
-def _read_chat(choice: Mapping[str, Any]) -> Completion:
-    message = choice["message"]
-    text = message.get("content") or ""
-    calls: list[ToolCall] = []
-    for told in message.get("tool_calls") or ():
-        function = told["function"]
-        arguments = _object_in(function.get("arguments") or "{}")
-        if arguments is None:  # not JSON: what the policy said is kept, and is no action
-            raw = f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
-            return Completion(f"{text}<tool_call>{raw}</tool_call>")
-        calls.append(ToolCall(told["id"], function["name"], arguments))
-    return Completion(text, tool_calls=calls)
-
-
-def _object_in(text: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _read_tokens(choice: Mapping[str, Any]) -> Completion:
-    ids = choice.get("token_ids")
-    if ids is None:
-        raise ConfigurationError(
-            "the policy's endpoint does not return token ids (`return_token_ids`): leave `template` out"
-        )
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-    return Completion(choice.get("text") or "", ids, logprobs)
+        return None  # a date: rare, and the usual pauses grow as well

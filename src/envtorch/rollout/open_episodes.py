@@ -79,7 +79,7 @@ class OpenEpisode:
         task = Task.of(task)
         chosen = format if format is not None else default_format(client)
 
-        def connect(attempt: int) -> RolloutClient:
+        async def connect(attempt: int) -> RolloutClient:
             session: RolloutClient = client.aio(base_url, **{"wait_s": 60.0, **(client_options or {})})
             return session
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from envtorch.rollout.completions import BatchStatistics
 from envtorch.rollout.trajectories import Ending, Trajectory
 
 if TYPE_CHECKING:
@@ -29,17 +30,27 @@ class RolloutSummary:
     attempts_lost: int
     """Attempts that were played again, or given up, because the infrastructure failed."""
     turns_mean: float
+    tokens_read: int
+    """Tokens of the prompts; 0 when the policy does not tell."""
     tokens_said: int
     """Tokens that the policy produced."""
     step_p50_s: float
     step_p99_s: float
+    policy_p50_s: float
+    """Seconds from asking for a completion to having it: its batch included."""
+    policy_p99_s: float
+    batch_mean: float | None = None
+    """Prompts in a call of the policy; None when that is not known."""
+    batch_largest: int | None = None
 
     @classmethod
-    def of(cls, trajectories: Iterable[Trajectory]) -> Self:
-        """The summary of these trajectories."""
+    def of(cls, trajectories: Iterable[Trajectory], batches: BatchStatistics | None = None) -> Self:
+        """The summary of these trajectories; `batches` are those of the rollouts, `Rollouts.batches`."""
         rollouts = list(trajectories)
         rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-        steps = sorted(turn.step_s for rollout in rollouts for turn in rollout.turns)
+        turns = [turn for rollout in rollouts for turn in rollout.turns]
+        steps, policy = sorted(turn.step_s for turn in turns), sorted(turn.policy_s for turn in turns)
+        sizes = batches.sizes if batches is not None else []
         causes = Counter(rollout.cause for rollout in rollouts)
         return cls(
             count=len(rollouts),
@@ -49,9 +60,14 @@ class RolloutSummary:
             causes=dict(causes.most_common()),
             attempts_lost=sum(len(rollout.lost) + (rollout.ending is Ending.LOST) for rollout in rollouts),
             turns_mean=statistics.fmean(len(rollout.turns) for rollout in rollouts) if rollouts else 0.0,
-            tokens_said=sum(sum(rollout.tokens.mask) for rollout in rollouts),
+            tokens_read=sum(turn.prompt_tokens for turn in turns),
+            tokens_said=sum(turn.said_tokens for turn in turns),
             step_p50_s=_percentile(steps, 0.50),
             step_p99_s=_percentile(steps, 0.99),
+            policy_p50_s=_percentile(policy, 0.50),
+            policy_p99_s=_percentile(policy, 0.99),
+            batch_mean=statistics.fmean(sizes) if sizes else None,
+            batch_largest=max(sizes, default=None),
         )
 
     def table(self) -> "Table":
@@ -66,9 +82,16 @@ class RolloutSummary:
             table.add_row(cause, str(count))
         table.add_row("attempts lost", str(self.attempts_lost))
         table.add_row("turns", f"{self.turns_mean:.1f}")
-        table.add_row("tokens said", f"{self.tokens_said:,}")
-        table.add_row("step p50, p99", f"{self.step_p50_s * 1000:.1f} ms, {self.step_p99_s * 1000:.1f} ms")
+        table.add_row("tokens read, said", f"{self.tokens_read:,}, {self.tokens_said:,}")
+        table.add_row("step p50, p99", _times(self.step_p50_s, self.step_p99_s))
+        table.add_row("policy p50, p99", _times(self.policy_p50_s, self.policy_p99_s))
+        if self.batch_mean is not None:
+            table.add_row("prompts a call", f"{self.batch_mean:.1f} on average, {self.batch_largest} at most")
         return table
+
+
+def _times(*seconds: float) -> str:
+    return ", ".join(f"{second * 1000:.1f} ms" for second in seconds)
 
 
 def _percentile(ordered: Sequence[float], part: float) -> float:

@@ -15,18 +15,21 @@ from envtorch.rollout.blame import Faults
 from envtorch.rollout.chat_formats import ChatFormat, default_format
 from envtorch.rollout.chat_templates import ChatTemplate
 from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
+from envtorch.rollout.group_scoring import GroupScorer, scored
 from envtorch.rollout.rollout_trees import RolloutTree, TreeGrower, TreeNode
 from envtorch.rollout.seats import Seats
+from envtorch.rollout.session_places import RolloutServers, places_of
 from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup
 from envtorch.rollout.trajectory_files import TrajectoryFile
 from envtorch.rollout.transcripts import Transcript
 from envtorch.rollout.turn_taking import Over, TurnTaker
+from envtorch.tasks import TaskEntry
 from envtorch.types import StepResult
 
 __all__ = ["Rollouts"]
 
 T = TypeVar("T")
-GivenTask = Task | Mapping[str, Any] | int
+GivenTask = Task | TaskEntry[Any] | Mapping[str, Any] | int
 Lost = tuple[EnvTorchError, ...]
 
 LINGER_S = 0.005
@@ -50,7 +53,7 @@ class Rollouts:
     def __init__(
         self,
         client: type[EnvClient[Any, Any, Any]],
-        where: str | Sequence[str],
+        where: RolloutServers,
         policy: RolloutPolicy,
         *,
         format: ChatFormat | None = None,
@@ -64,12 +67,14 @@ class Rollouts:
         reset_timeout_s: float | None = None,
         faults: Faults | None = None,
         share: Sharing | None = None,
+        score: GroupScorer | None = None,
         client_options: Mapping[str, Any] | None = None,
         recover: Recovery | None = None,
     ) -> None:
         """Every option has a default that suits a local model and one server.
 
-        where: the server's address, or several; a lost attempt is played again on the next one.
+        where: the server's address, a provider whose server runs, or several of these; a lost attempt is
+            played again on the next one. Or an open `AsyncEnvPool`: then its own clients are used.
         format: how observations become messages, and completions actions; see `default_format`.
         template: how conversations become token ids; without one the policy works on messages.
         concurrency: the most sessions that are open at once; not more than the servers have room for.
@@ -81,6 +86,8 @@ class Rollouts:
             whose step timed out again, instead of ending the rollout as the policy's mistake.
         share: how a group shares its beginning: by `"fork"`, or by `"reset"` with the same options. By
             default it is forked, unless the environment cannot be copied, or has a seed and faster resets.
+        score: gives the members of a group their scores when all have ended, with their sessions still there;
+            in place of the environment's rewards. See `score_each` and `score_by`.
         client_options: of `client.aio`. By default a session waits up to 60 seconds for a slot.
         recover: `"replay"` plays an episode whose server dies again on the next address, and goes on there.
         """
@@ -89,18 +96,13 @@ class Rollouts:
             raise ConfigurationError(
                 "concurrency, max_turns, attempts, policy_calls and batch_size are at least 1"
             )
-        self._client = client
-        self._where = [where] if isinstance(where, str) else list(where)
-        if not self._where:
-            raise ConfigurationError("there is no server to play on: `where` is empty")
+        self._places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})}, recover)
         self._format = format if format is not None else default_format(client)
         self._template = template
         self._concurrency = concurrency
         self._attempts = attempts
         self._reset_timeout_s = reset_timeout_s
-        self._client_options = {"wait_s": 60.0, **(client_options or {})}
-        if recover is not None:
-            self._client_options = {"elsewhere": self._where, **self._client_options, "recover": recover}
+        self._score = score
         self._costs = SharingCosts(share)
         self._seats = Seats(concurrency)
         linger_s = LINGER_S if policy_calls == 1 else 0.0
@@ -228,6 +230,7 @@ class Rollouts:
         beginning = self._beginning(task, size)
         has_root = size > 1 and self._costs.uses_fork(task.options)
         opened: list[RolloutClient] = []
+        kept: dict[int, RolloutClient] = {}
         async with self._seats.take(size + has_root):
             try:
                 opened, lost, failed = await self._open(beginning)
@@ -236,20 +239,22 @@ class Rollouts:
                 else:
                     clients = [*opened, *(None,) * (size - len(opened))]
                     playing = [
-                        self._member(beginning, task, place, client, lost)
+                        self._member(beginning, task, place, client, lost, kept)
                         for place, client in enumerate(clients)
                     ]
                     members = await _all_of(playing)
+                    if self._score is not None:
+                        members = await scored(members, kept, self._score)
             finally:
-                # Members that never started have left theirs open.
-                await close_quietly(*opened, beginning)
+                # Members that never started have left theirs open, and those that are scored.
+                await close_quietly(*opened, *kept.values(), beginning)
         return TrajectoryGroup(task, tuple(members))
 
     def _beginning(self, task: Task, size: int) -> Beginning:
         self._started += 1
         return Beginning(
             task,
-            partial(self._connect, self._started),
+            partial(self._places.open, self._started),
             partial(self._transcribe, task),
             self._costs,
             size=size,
@@ -285,13 +290,24 @@ class Rollouts:
             await _pause(len(lost))
 
     async def _member(
-        self, beginning: Beginning, task: Task, place: int, client: RolloutClient | None, lost: Lost
+        self,
+        beginning: Beginning,
+        task: Task,
+        place: int,
+        client: RolloutClient | None,
+        lost: Lost,
+        kept: dict[int, RolloutClient],
     ) -> Trajectory:
-        """One rollout, played again from the group's beginning while the infrastructure loses it."""
+        """One rollout, played again from the group's beginning while the infrastructure loses it.
+
+        The session of one that is to be scored is kept.
+        """
         while True:
             try:
                 client = client or await beginning.copy()
                 played = await self._play(client, beginning.transcript, place, lost)
+                if self._score is not None and played.ending.is_scored:
+                    kept[place], client = client, None
             except EnvTorchError as error:  # there is no session to play on
                 played = _unplayed(task, place, self._turns.ending_of(error, has_acted=False), lost, error)
             finally:
@@ -308,11 +324,6 @@ class Rollouts:
         over = await self._turns.play(client, talk)
         assert over is not None
         return talk.end(over.ending, place, lost, over.blame)
-
-    def _connect(self, number: int, attempt: int) -> RolloutClient:
-        address = self._where[(number + attempt) % len(self._where)]
-        client: RolloutClient = self._client.aio(address, **self._client_options)
-        return client
 
     async def _transcribe(self, task: Task, client: RolloutClient, result: StepResult[Any]) -> Transcript:
         async with self._preparing:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from envtorch.errors import EnvTorchError
+from envtorch.tasks import TaskEntry
 
 __all__ = ["ChatMessage", "Ending", "Task", "Tokens", "Trajectory", "TrajectoryGroup", "TurnRecord"]
 
@@ -45,18 +46,23 @@ class Task:
     prompt: str = ""
     """The instruction, if the environment's first observation does not hold it."""
     id: str = ""
-    """A name that stays the same from run to run; by default a hash of the options and the prompt."""
+    """A name that stays the same from run to run; by default a hash of the rest."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """What a scorer needs, such as the answer. Neither the environment nor the policy sees it."""
 
     def __post_init__(self) -> None:
         if not self.id:
-            contents = json.dumps([dict(self.options), self.prompt], sort_keys=True, default=repr)
+            parts = [dict(self.options), self.prompt, *([dict(self.data)] if self.data else ())]
+            contents = json.dumps(parts, sort_keys=True, default=repr)
             object.__setattr__(self, "id", hashlib.sha256(contents.encode()).hexdigest()[:12])
 
     @classmethod
-    def of(cls, given: "Task | Mapping[str, Any] | int") -> "Task":
-        """A task as it is, the options of `reset` as a mapping, or a seed."""
+    def of(cls, given: "Task | TaskEntry[Any] | Mapping[str, Any] | int") -> "Task":
+        """A task as it is, an entry of the environment's task set, the options of `reset`, or a seed."""
         if isinstance(given, Task):
             return given
+        if isinstance(given, TaskEntry):
+            return cls({"task": {"id": given.id, "hash": given.hash}}, id=given.id)
         return cls({"seed": given}) if isinstance(given, int) else cls(dict(given))
 
 
@@ -135,6 +141,10 @@ class TurnRecord:
     policy_s: float
     """Seconds from asking for the completion to having it."""
     step_s: float
+    prompt_tokens: int = 0
+    """How many tokens the policy read; 0 when it does not tell."""
+    said_tokens: int = 0
+    """How many it produced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +163,16 @@ class Trajectory:
     """The error that ended it; None when it ended by itself."""
     lost: tuple[EnvTorchError, ...] = ()
     """Why attempts before this one were lost."""
+    score: float | None = None
+    """What the rollouts' `score` gave it; None where the environment's rewards are all there is."""
 
     @property
     def reward(self) -> float | None:
-        """The sum of the steps' rewards; None when the ending is not scored: do not train on it."""
-        return sum(turn.reward or 0.0 for turn in self.turns) if self.ending.is_scored else None
+        """The score, or else the sum of the steps' rewards; None when the ending is not scored: do not train
+        on it."""
+        if not self.ending.is_scored:
+            return None
+        return self.score if self.score is not None else sum(turn.reward or 0.0 for turn in self.turns)
 
     @property
     def cause(self) -> str:

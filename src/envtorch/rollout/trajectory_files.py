@@ -1,5 +1,6 @@
 """Trajectories in a file: a JSON object a line, which `datasets` loads and a later run goes on from."""
 
+import dataclasses
 import json
 import os
 from collections import Counter
@@ -11,7 +12,7 @@ from envtorch import errors
 from envtorch.rollout.blame import NotAnAction
 from envtorch.rollout.trajectories import Ending, Task, Tokens, Trajectory, TrajectoryGroup, TurnRecord
 
-__all__ = ["TrajectoryFile"]
+__all__ = ["TrajectoryFile", "row_of"]
 
 
 class TrajectoryFile:
@@ -37,14 +38,18 @@ class TrajectoryFile:
 
     def __iter__(self) -> Iterator[Trajectory]:
         """The trajectories, in the order they were added."""
+        return map(_read, self.rows())
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The lines of the file, as they are."""
         if self.path.exists():
             with self.path.open() as lines:
                 for line in lines:
-                    yield _read(json.loads(line))
+                    yield json.loads(line)
 
     def add(self, group: TrajectoryGroup) -> None:
         """Write a group, and have it on the disk before this returns."""
-        rows = [json.dumps(_row(member, len(group))) + "\n" for member in group]
+        rows = [json.dumps(row_of(member, len(group))) + "\n" for member in group]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write("".join(rows))
@@ -69,14 +74,20 @@ class TrajectoryFile:
         os.truncate(self.path, whole)
 
 
-def _row(member: Trajectory, size: int) -> dict[str, Any]:
+def row_of(member: Trajectory, size: int) -> dict[str, Any]:
     blame = member.blame
     return {
-        "task": {"id": member.task.id, "options": dict(member.task.options), "prompt": member.task.prompt},
+        "task": {
+            "id": member.task.id,
+            "options": dict(member.task.options),
+            "prompt": member.task.prompt,
+            "data": json.dumps(dict(member.task.data)),
+        },
         "member": member.member,
         "group_size": size,
         "ending": str(member.ending),
         "reward": member.reward,
+        "score": member.score,
         "blame": {"kind": type(blame).__name__, "message": str(blame)} if blame is not None else None,
         "lost": [{"kind": type(error).__name__, "message": error.message} for error in member.lost],
         "messages": list(member.messages),
@@ -84,21 +95,25 @@ def _row(member: Trajectory, size: int) -> dict[str, Any]:
         "mask": list(member.tokens.mask),
         "logprobs": list(member.tokens.logprobs),
         "versions": list(member.tokens.versions),
-        "turns": [
-            {"reward": turn.reward, "policy_s": turn.policy_s, "step_s": turn.step_s} for turn in member.turns
-        ],
+        "turns": [dataclasses.asdict(turn) for turn in member.turns],
     }
 
 
 def _read(row: dict[str, Any]) -> Trajectory:
     return Trajectory(
-        Task(row["task"]["options"], row["task"]["prompt"], row["task"]["id"]),
+        Task(
+            row["task"]["options"],
+            row["task"]["prompt"],
+            row["task"]["id"],
+            json.loads(row["task"].get("data", "{}")),
+        ),
         row["member"],
         Ending(row["ending"]),
         tuple(row["messages"]),
         Tokens(*(tuple(row[column]) for column in ("ids", "mask", "logprobs", "versions"))),
         tuple(TurnRecord(**turn) for turn in row["turns"]),
         blame=_error(row["blame"]) if row["blame"] is not None else None,
+        score=row.get("score"),
         lost=tuple(error for told in row["lost"] if isinstance(error := _error(told), errors.EnvTorchError)),
     )
 

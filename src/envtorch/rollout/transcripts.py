@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.rollout.chat_formats import ChatFormat
 from envtorch.rollout.chat_templates import ChatTemplate
 from envtorch.rollout.completions import Completion, Prompt
@@ -49,18 +49,31 @@ class Transcript:
 
     def say(self, completion: Completion) -> Completion:
         """Add the policy's turn; the completion with its text. Raises `ValueError` if tokens do not fit."""
+        if completion.logprobs is not None and len(completion.logprobs) != len(completion.ids):
+            counts = f"{len(completion.logprobs)} log-probabilities for {len(completion.ids)} tokens"
+            raise ValueError(f"the policy gave {counts}")
         if self.template is not None:
             if completion.text and not completion.ids:
                 raise ValueError("the policy gave no token ids, and these rollouts have a chat template")
-            if completion.logprobs is not None and len(completion.logprobs) != len(completion.ids):
-                counts = f"{len(completion.logprobs)} log-probabilities for {len(completion.ids)} tokens"
-                raise ValueError(f"the policy gave {counts}")
             if not completion.text:
                 completion = replace(completion, text=self.template.text(completion.ids))
             self.tokens = self.tokens.said(completion.ids, completion.logprobs, completion.version or 0)
+        elif completion.prompt_ids is not None:
+            self._take_tokens(completion, completion.prompt_ids)
         self.messages.append(self.format.said(completion))
         self._unanswered = completion
         return completion
+
+    def _take_tokens(self, completion: Completion, prompt: Sequence[int]) -> None:
+        """Add the tokens of a policy with a chat template of its own, whose prompts continue each other."""
+        before = len(self.tokens)
+        if tuple(prompt[:before]) != self.tokens.ids:
+            raise ConfigurationError(
+                "the endpoint's chat template changes earlier messages when others follow: ask it for no "
+                "token ids, or serve the model with a template that only appends"
+            )
+        heard = self.tokens.given(prompt[before:])
+        self.tokens = heard.said(completion.ids, completion.logprobs, completion.version or 0)
 
     def answer(self, results: Sequence[StepResult[Any]]) -> None:
         """Add what the policy sees of its steps."""

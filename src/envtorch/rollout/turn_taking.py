@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from envtorch.errors import EnvTorchError
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.rollout.blame import Faults, NotAnAction, ending_of
-from envtorch.rollout.completions import Batcher, Completion
+from envtorch.rollout.completions import Batcher, Completion, TokenUsage
 from envtorch.rollout.trajectories import Ending, TurnRecord
 from envtorch.rollout.transcripts import Transcript
 from envtorch.types import StepResult
@@ -81,6 +81,7 @@ async def take_steps(
     policy_s: float = 0.0,
 ) -> Over | None:
     """The steps that a completion asks for; why the rollout is over, or None. Raises the caller's errors."""
+    prompt = talk.prompt
     completion = talk.say(completion)
     results: list[StepResult[Any]] = []
     over: Over | None = None
@@ -97,7 +98,9 @@ async def take_steps(
         if ending is None:
             raise
         over = Over(ending, error)
-    talk.turns.append(TurnRecord(_sum(results), policy_s, time.perf_counter() - began))
+    step_s = time.perf_counter() - began
+    usage = completion.usage or TokenUsage(len(prompt.ids or ()), len(completion.ids))
+    talk.turns.append(TurnRecord(_sum(results), policy_s, step_s, usage.prompt, usage.said))
     if over is None and (not results or results[-1].done):
         over = Over(Ending.DONE)
     if over is None:

@@ -232,14 +232,24 @@ def create_fastapi_app(
     app = EnvironmentApp(
         title="EnvTorch environment server",
         version="1.0.0",
-        description=f"Sessions of {server.spec.name}: `POST /reset`, then `POST /step`, or `WS /ws`.",
     )
     settings = Settings.from_environ()
     server.register_routes(app, server.options.mode or settings.mode)
+    app.description = _description(server)
     server.lock(app, settings)
     server.sessions.trace(spans(enabled=settings.tracing))
     app.state.env_server = server
     return app
+
+
+def _description(server: HTTPEnvServer) -> str:
+    """What `/docs` says about the server."""
+    if server.mode is ServerMode.PRODUCTION:
+        return (
+            f"The tools of {server.spec.name}: `POST /mcp`, `WS /mcp`, or tool calls on `WS /ws`. "
+            "In production mode there is no `reset`, `step` or `state`."
+        )
+    return f"Sessions of {server.spec.name}: `POST /reset`, then `POST /step`, or `WS /ws`."
 
 
 def create_app(

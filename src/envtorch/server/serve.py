@@ -19,7 +19,7 @@ from uvicorn.server import Server
 
 from envtorch.env import Environment
 from envtorch.errors import ConfigurationError, EnvTorchError, FactoryFailed
-from envtorch.server.security.gate import AccessGate
+from envtorch.server.security.gate import AccessGate, is_worth_logging
 from envtorch.server.security.keys import Keys
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.transport.http_connection import BoundedHttpProtocol
@@ -53,6 +53,7 @@ UNANSWERED_S = 30
 
 def uvicorn_config(app: Any, **options: Any) -> Config:
     """uvicorn's configuration for `app`; `options` are uvicorn's own and win over ours."""
+    logging.getLogger("uvicorn.error").addFilter(is_worth_logging)
     return Config(
         app,
         **{

@@ -15,7 +15,7 @@ from envtorch.targets.application import application_of
 from envtorch.targets.author_import import attribute_of, environments_in, import_module, unfinished_in
 from envtorch.targets.directory_apps import load_directory
 
-__all__ = ["Target", "bundled_environments", "find_target", "load_app"]
+__all__ = ["Target", "bundled_environments", "find_target", "function_named", "load_app"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,26 @@ def import_file(path: Path) -> ModuleType:
             next_step="rename the file, as in my_env.py",
         )
     return module
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """The function that `file.py:name` or `module:name` names. Raises `ConfigurationError` if it is none."""
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        raise ConfigurationError(
+            f"{name!r} names no function", next_step="write FILE.py:NAME, or module:NAME"
+        )
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise ConfigurationError(f"there is no file {path}", next_step="name a Python file that exists")
+        found = attribute_of(import_file(path.resolve()), attribute)
+    else:
+        found = attribute_of(import_module(place), attribute)
+    if not callable(found):
+        raise ConfigurationError(f"{name} is not a function", next_step="name a function")
+    function: Callable[..., Any] = found
+    return function
 
 
 def _only_name(module: ModuleType) -> str:

@@ -13,10 +13,10 @@ what it is, `SessionLost` or `EnvironmentFailed`, say: it never becomes a reward
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from envtorch.client import EnvClient, VectorEnv
-from envtorch.env import load_object
+from envtorch.client import VectorEnv
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.extras import missing_extra
+from envtorch.train.client_classes import GivenClient, client_class
 from envtorch.train.spaces import ValueSpace
 from envtorch.types import StepResult
 
@@ -31,7 +31,6 @@ except ImportError as error:
 
 __all__ = ["GymnasiumEnv", "GymnasiumVectorEnv", "SessionSpaces"]
 
-Client = type[EnvClient[Any, Any, Any]]
 Options = Mapping[str, Any]
 Infos = dict[str, Any]
 
@@ -43,7 +42,7 @@ class SessionSpaces:
 
     def __init__(
         self,
-        client: Client | str,
+        client: GivenClient,
         *,
         observation_fields: Sequence[str] | None = None,
         action_fields: Sequence[str] | None = None,
@@ -51,7 +50,7 @@ class SessionSpaces:
     ) -> None:
         """`client` is a class, or `"module:Class"`. `spaces` has the space of a field by its name, where the
         schema says too little."""
-        self.client: Client = load_object(client) if isinstance(client, str) else client
+        self.client = client_class(client)
         spec = self.client.spec()
         given = dict(spaces or {})
         fields = set(getattr(spec.action, "model_fields", getattr(spec.action, "__dataclass_fields__", ())))
@@ -72,7 +71,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     def __init__(
         self,
-        client: Client | str,
+        client: GivenClient,
         base_url: str,
         *,
         reset_options: Options | None = None,
@@ -116,7 +115,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     Given the same seed and actions, it plays what as many `GymnasiumEnv` in a `SyncVectorEnv` play.
 
-    failures: "raise" raises the error of a session that failed. "truncate" ends its episode instead:
+    failures: "raise" raises the error of a session that failed; `reset` begins anew. "truncate" ends its
+        episode instead:
         `truncations` is True, its reward is NaN, `infos["error"]` has the error (`infos["_error"]` is the
         mask), and its next step opens another session. Leave such an episode out of what you train on.
     """
@@ -124,7 +124,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(
         self,
         num_envs: int,
-        client: Client | str,
+        client: GivenClient,
         base_url: str,
         *,
         reset_options: Options | None = None,

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 
 from envtorch.client import EnvClient, MCPToolClient
 from envtorch.client.aio.client import AsyncEnvClient
-from envtorch.env import load_object
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.extras import missing_extra
 from envtorch.llm import ToolCall
@@ -27,6 +26,7 @@ from envtorch.rollout import ChatFormat, ChatMessage, Completion, Ending, OpenEp
 from envtorch.rollout import Task as Episode
 from envtorch.rollout.blame import ending_of
 from envtorch.tools import CallToolAction
+from envtorch.train.client_classes import GivenClient, client_class
 from envtorch.types import StepResult
 from envtorch.types import Tool as OfferedTool
 
@@ -48,7 +48,7 @@ REWARD, ENDING = "envtorch:reward", "envtorch:ending"
 
 @solver
 def play(
-    client: Client | str,
+    client: GivenClient,
     base_url: str,
     *,
     format: ChatFormat | None = None,
@@ -61,7 +61,7 @@ def play(
     `client` is a class, or `"module:Class"`; `format` says how a completion becomes an action, as in
     `envtorch.rollout`.
     """
-    kind = _loaded(client)
+    kind = client_class(client)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         begun = await OpenEpisode.begin(
@@ -91,7 +91,7 @@ def play(
 
 @solver
 def in_session(
-    client: Client | str,
+    client: GivenClient,
     base_url: str,
     then: Solver,
     *,
@@ -103,7 +103,7 @@ def in_session(
     The tools are those of a tool environment; any other environment has one tool, `step`, with the fields of
     its action. An agent with a list of tools of its own is given `session_tools()` in that list.
     """
-    kind = _loaded(client)
+    kind = client_class(client)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         episode = _episode(state)
@@ -217,11 +217,6 @@ class _SessionTools(ToolSource):
 
 _current: ContextVar[_ToolSession | None] = ContextVar("envtorch_session", default=None)
 """The session of the sample that this task works on."""
-
-
-def _loaded(client: Client | str) -> Client:
-    found: Client = load_object(client) if isinstance(client, str) else client
-    return found
 
 
 def _episode(state: TaskState) -> Episode:

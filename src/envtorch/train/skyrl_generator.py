@@ -11,8 +11,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envtorch.client import EnvClient
-from envtorch.env import load_object
 from envtorch.errors import ConfigurationError
 from envtorch.extras import missing_extra
 from envtorch.rollout import (
@@ -25,6 +23,7 @@ from envtorch.rollout import (
     Trajectory,
     TransformersTemplate,
 )
+from envtorch.train.client_classes import GivenClient, client_class
 
 try:
     from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
@@ -33,8 +32,6 @@ except ImportError as error:
     raise missing_extra("skyrl", "the SkyRL adapter needs the skyrl package") from error
 
 __all__ = ["SessionGenerator", "SessionTextEnv"]
-
-Client = type[EnvClient[Any, Any, Any]]
 
 
 class SessionGenerator(GeneratorInterface):
@@ -47,7 +44,7 @@ class SessionGenerator(GeneratorInterface):
 
     def __init__(
         self,
-        client: Client | str,
+        client: GivenClient,
         where: str | Sequence[str],
         engine: Any,
         tokenizer: Any = None,
@@ -58,7 +55,7 @@ class SessionGenerator(GeneratorInterface):
         """`engine` is SkyRL's inference engine client; `options` are those of `Rollouts`."""
         if template is None and tokenizer is None:
             raise ConfigurationError("a generator needs a tokenizer, or a template")
-        self._client: Client = load_object(client) if isinstance(client, str) else client
+        self._client = client_class(client)
         self._where = where
         self._engine = engine
         self._template = template if template is not None else TransformersTemplate(tokenizer)
@@ -155,8 +152,7 @@ class SessionTextEnv(BaseTextEnv):
         missing = sorted({"client", "base_url"} - set(given))
         if missing:
             raise ConfigurationError(f"the environment's extras need {' and '.join(missing)}")
-        client = given["client"]
-        self._client: Client = load_object(client) if isinstance(client, str) else client
+        self._client = client_class(given["client"])
         self._base_url = str(given["base_url"])
         self._reset = dict(given.get("reset") or {})
         self.max_turns = int(given.get("max_turns", 20))

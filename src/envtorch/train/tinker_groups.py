@@ -10,11 +10,10 @@ its group: `RetryOnFailure` plays it again, `FailFast` gives the group up. It ne
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envtorch.client import EnvClient
-from envtorch.env import load_object
 from envtorch.extras import missing_extra
 from envtorch.rollout import ChatFormat, ChatTemplate, Completion, Ending, OpenEpisode, Task
 from envtorch.rollout.beginnings import close_quietly
+from envtorch.train.client_classes import GivenClient, client_class
 
 try:
     import tinker
@@ -67,7 +66,7 @@ class SessionGroupBuilder(EnvGroupBuilder):
 
     def __init__(
         self,
-        client: type[EnvClient[Any, Any, Any]] | str,
+        client: GivenClient,
         base_url: str,
         task: Task | Mapping[str, Any] | int,
         *,
@@ -89,7 +88,7 @@ class SessionGroupBuilder(EnvGroupBuilder):
         self._made: list[TinkerEnv] = []
 
     async def make_envs(self) -> Sequence[Env]:
-        client = load_object(self._client) if isinstance(self._client, str) else self._client
+        client = client_class(self._client)
         episodes = await OpenEpisode.begin_group(client, self._base_url, self._task, **self._options)
         made = [TinkerEnv(episode, self._stop) for episode in episodes]
         self._made += made

@@ -17,10 +17,10 @@ from typing import Any
 
 from pydantic import Field
 
-from envtorch.env import load_object
 from envtorch.extras import missing_extra
 from envtorch.rollout import Completion, OpenEpisode
 from envtorch.rollout import Task as EpisodeTask
+from envtorch.train.client_classes import client_class
 
 try:
     import verifiers.v1 as vf
@@ -74,7 +74,7 @@ class VerifiersEnv(vf.Env[VerifiersEnvConfig]):
     async def run(self, task: Any, agents: Any) -> None:
         data: VerifiersData = task.data
         asked = EpisodeTask(data.reset, prompt=data.instruction)
-        client = load_object(data.client)
+        client = client_class(data.client)
         begun = await OpenEpisode.begin(client, data.base_url, asked, max_turns=data.max_turns)
         async with begun as episode, agents.player.interaction(task) as interaction:
             heard = list(episode.messages)

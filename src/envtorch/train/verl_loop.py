@@ -17,11 +17,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envtorch.client import EnvClient
-from envtorch.env import load_object
 from envtorch.errors import SessionLost
 from envtorch.extras import missing_extra
 from envtorch.rollout import Completion, Prompt, Rollouts, Task, Trajectory, TransformersTemplate
+from envtorch.train.client_classes import GivenClient, client_class
 
 try:
     from verl.experimental.agent_loop.agent_loop import (
@@ -43,7 +42,7 @@ class EnvTorchLoop(AgentLoopBase):
     def __init__(
         self,
         *args: Any,
-        client: type[EnvClient[Any, Any, Any]] | str,
+        client: GivenClient,
         base_url: str | Sequence[str],
         rollout_options: Mapping[str, Any] | None = None,
         max_turns: int = 20,
@@ -52,7 +51,7 @@ class EnvTorchLoop(AgentLoopBase):
         """`client` is a class or `"module:Class"`; `base_url` is an address, or several; `rollout_options`
         are further options of `Rollouts`. The rest is verl's."""
         super().__init__(*args, **kwargs)
-        self._client = load_object(client) if isinstance(client, str) else client
+        self._client = client_class(client)
         self._where = base_url if isinstance(base_url, str) else list(base_url)
         self._options = {"max_turns": max_turns, **(rollout_options or {})}
 

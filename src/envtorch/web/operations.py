@@ -81,8 +81,8 @@ class Operations:
             ("sessions", f"{status.active_sessions} / {status.max_sessions}"),
             ("waiting", str(self._sessions.slots.waiting)),
             ("steps / s", f"{rates[-1]:.1f}" if rates else "–"),
-            ("step p50", _milliseconds(middle)),
-            ("step p99", _milliseconds(late)),
+            ("step p50", duration(middle)),
+            ("step p99", duration(late)),
             ("steps", f"{meter.steps}"),
             ("errors", f"{sum(meter.errors.values())}"),
         ]
@@ -107,8 +107,13 @@ class Operations:
         return next(sample for sample in self._samples if newest - sample.at <= _WINDOW_S)
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:.3g} ms"
+def duration(seconds: float | None) -> str:
+    """A time in three digits and a unit, which fits its card."""
+    if seconds is None:
+        return "–"
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 0.001 else f"{seconds * 1e6:.3g} µs"
 
 
 def fork_tree(sessions: Sequence[Session]) -> str:

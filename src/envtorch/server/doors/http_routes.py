@@ -27,7 +27,7 @@ from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, Pro
 from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import Encoded
-from envtorch.protocol.messages import read_json, write_json
+from envtorch.protocol.messages import invalid, read_json, write_json
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
@@ -450,7 +450,7 @@ def _read(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid(error.errors(include_url=False)) from None
+        raise _invalid(invalid(error).errors) from None
 
 
 def _read_step(body: bytes) -> tuple[bytes, StepOptions]:
@@ -473,6 +473,8 @@ _NO_OPTIONS = StepOptions()
 
 def _invalid(errors: Sequence[Any]) -> InvalidAction:
     found = [{**error, "loc": ("body", *error["loc"])} for error in errors]
+    for error in found:
+        error.pop("url", None)  # FastAPI's own answers have none
     return InvalidAction("the request body is not valid", errors=found)
 
 

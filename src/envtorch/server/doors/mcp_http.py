@@ -199,7 +199,11 @@ class McpDoor:
 
 
 def _initialises(value: Any) -> bool:
-    """Whether an MCP client introduces itself, rightly or not; OpenEnv's dialect has no such method."""
+    """Whether an MCP client introduces itself, rightly or not.
+
+    OpenEnv's dialect has no such method; without `params`, which every MCP client sends, it is answered as
+    OpenEnv's server answers it: there is no method of that name.
+    """
     return isinstance(value, dict) and value.get("method") == "initialize" and value.get("params") is not None
 
 

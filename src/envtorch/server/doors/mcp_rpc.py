@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import EnvTorchError, SessionLost
 from envtorch.protocol.calls import Call
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
 from envtorch.protocol.ledger import CallOutcome
@@ -132,6 +132,7 @@ class RpcDoor:
 
     async def _create_session(self, params: dict[str, Any], own: Session | None) -> bytes:
         session = own or await self._sessions.open(held=False)
+        session.is_open_by_id = True
         return msgspec.json.encode({"session_id": session.id})
 
     async def _close_session(self, params: dict[str, Any], own: Session | None) -> bytes:
@@ -161,10 +162,10 @@ class RpcDoor:
         return await self._sessions.elsewhere(named)
 
     def _find(self, session_id: str) -> Session:
-        session = self._sessions.find(session_id)
-        if session is None:
-            raise RpcError(Code.INVALID_PARAMS, f"Unknown session_id: {session_id}")
-        return session
+        try:
+            return self._sessions.get(session_id)
+        except SessionLost as error:
+            raise RpcError(Code.INVALID_PARAMS, error.message) from None
 
     @asynccontextmanager
     async def _session(self, params: dict[str, Any], own: Session | None) -> AsyncIterator[Session]:

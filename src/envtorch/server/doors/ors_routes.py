@@ -165,7 +165,7 @@ class OrsDoor:
         return JSONResponse({"sid": session.token})
 
     async def ping(self, request: Request) -> Response:
-        """Whether the session lives."""
+        """Whether the session lives. It goes on living: a model may think for longer than the lease."""
         self._session(request)
         return JSONResponse({"status": "ok"})
 
@@ -271,6 +271,7 @@ class OrsDoor:
         session = self._sessions.by_token(token.strip())
         if session is None:
             raise SessionGone(f"the session of this {ORS_SESSION_HEADER} is gone")
+        session.renew()
         return session
 
     def _episode(self, request: Request) -> tuple[Session, OrsEpisode]:

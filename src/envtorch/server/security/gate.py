@@ -6,6 +6,7 @@ It is a plain ASGI middleware around the whole application, so that routes added
 import logging
 from collections.abc import Collection
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -20,7 +21,7 @@ from envtorch.server.security.login import Login
 from envtorch.server.telemetry.tracing import CARRIER
 from envtorch.settings import MAX_MESSAGE_BYTES
 
-__all__ = ["AccessGate"]
+__all__ = ["AccessGate", "is_worth_logging"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,15 @@ WRONG_HOST = Refusal(
     "NOT_ALLOWED",
 )
 WRONG_ORIGIN = Refusal(403, "this origin may not use this server: add it to ENVTORCH_ORIGINS", "NOT_ALLOWED")
+
+
+_is_refused: ContextVar[bool] = ContextVar("is_refused", default=False)
+"""Whether the gate answered the WebSocket handshake of the present task, in place of the application."""
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """A filter for uvicorn's log: it takes a refused handshake for a fault of the application."""
+    return not (_is_refused.get() and record.levelno >= logging.ERROR and record.exc_info is None)
 
 
 class BodyTooLarge(Exception):
@@ -90,7 +100,8 @@ class AccessGate:
         if refusal is UNAUTHORIZED and self._login is not None and self._login.wants(scope, headers):
             await self._login(scope, receive, send)
         elif refusal is not None:
-            logger.info("%s %s refused: %s", scope["type"], scope["path"], refusal.detail)
+            logger.info("%s %s refused: %s", scope["type"], scope["path"][:200], refusal.detail)
+            _is_refused.set(scope["type"] == "websocket")
             await _refuse(scope, receive, send, refusal)
         elif scope["type"] == "websocket":
             await self._app(scope, receive, send)

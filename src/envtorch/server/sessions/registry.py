@@ -148,10 +148,14 @@ class Sessions:
         return self._live.get(session_id)
 
     def get(self, session_id: str) -> Session:
-        """The session of that id. Raises `SessionLost` when there is none, or no longer."""
+        """The session that callers may use by its id. Raises `SessionLost` when there is none, or no longer.
+
+        An id is no secret: it stands in logs, recordings and states. Only sessions that were asked for by
+        `openenv/session/create`, whose callers have nothing else, are found by it.
+        """
         session = self._live.get(session_id)
-        if session is None:
-            raise SessionLost(f"Unknown session_id: {session_id}")
+        if session is None or not session.is_open_by_id:
+            raise SessionLost(f"Unknown session_id: {session_id[:100]}")
         return session
 
     def by_token(self, token: str) -> Session | None:

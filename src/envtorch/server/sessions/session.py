@@ -85,6 +85,8 @@ class Session:
         self.unheld_s = unheld_s
         self.socket_attached = False
         self.close_when_detached = False
+        self.is_open_by_id = False
+        """Whether callers may use the session by its id, as those of `openenv/session/create` do."""
         self.ledger: Ledger[CallOutcome] = Ledger(_is_pending)
         self.is_stuck = False
         """Whether a call does not return that nobody waits for any more. The session's slot stays taken."""
@@ -391,6 +393,10 @@ class Session:
         if self.socket_attached:
             raise SessionLost(f"Session {self.id} already has an attached WebSocket")
         self.socket_attached = True
+        self._watch_lease()
+
+    def renew(self) -> None:
+        """Begin the lease anew: whoever uses the session has said that it is there."""
         self._watch_lease()
 
     async def detach(self) -> None:

@@ -1,0 +1,224 @@
+"""What `envtorch eval` does: finds the model, the tasks and the scorer, and plays."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from envtorch.client import EnvClient, GenericEnvClient, MCPToolClient
+from envtorch.errors import ConfigurationError, ConnectFailed
+from envtorch.evaluation import (
+    EvalReport,
+    Evaluation,
+    EvaluationSettings,
+    seeded_tasks,
+    served_tasks,
+    tasks_in,
+)
+from envtorch.rollout import (
+    ChatFormat,
+    Completion,
+    GroupScorer,
+    OpenAIPolicy,
+    Prompt,
+    RolloutPolicy,
+    Rollouts,
+    Task,
+    ToolFormat,
+    format_of_schema,
+    score_each,
+)
+from envtorch.rollout.rollout_progress import RolloutProgress
+from envtorch.settings import model_api_key
+from envtorch.targets import function_named
+
+__all__ = ["EvalRun", "ModelChoice", "TaskWish"]
+
+SCRIPTED = "scripted:"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model is evaluated, and how it is asked."""
+
+    where: str
+    name: str | None
+    temperature: float
+    max_tokens: int
+    stream: bool
+    requests_per_s: float | None
+
+    def __post_init__(self) -> None:
+        if not self.where.startswith((SCRIPTED, "http://", "https://")):
+            raise ConfigurationError(
+                f"--model {self.where!r} is neither a URL nor scripted:FILE.py:FUNCTION",
+                next_step="name an endpoint, as in --model http://127.0.0.1:8080/v1 --model-name NAME",
+            )
+
+    @property
+    def label(self) -> str:
+        """What the results are called by default, before the endpoint was asked for its model."""
+        return self.name or self.where.removeprefix(SCRIPTED).removeprefix("http://").removeprefix("https://")
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[str, RolloutPolicy]]:
+        """The model's name and the policy. Raises `ConnectFailed` when the endpoint does not answer."""
+        if self.where.startswith(SCRIPTED):
+            yield self.where, scripted(function_named(self.where.removeprefix(SCRIPTED)))
+            return
+        name = self.name or await self._only_model()
+        async with self._policy(name) as policy:
+            yield name, policy
+
+    async def _only_model(self) -> str:
+        async with self._policy("") as policy:
+            names = await policy.models()
+        if len(names) != 1:
+            listed = ", ".join(names) or "none"
+            raise ConfigurationError(
+                f"the endpoint has {len(names)} models: {listed}",
+                next_step="say which one: --model-name NAME",
+            )
+        return names[0]
+
+    def _policy(self, name: str) -> OpenAIPolicy:
+        return OpenAIPolicy(
+            self.where,
+            name,
+            api_key=model_api_key(),
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            stream=self.stream,
+            requests_per_s=self.requests_per_s,
+        )
+
+
+def scripted(function: Callable[..., Any]) -> RolloutPolicy:
+    """A policy of a function from messages to text, or to a `Completion`; plain or async."""
+
+    async def complete(prompts: Sequence[Prompt]) -> list[Completion]:
+        said = []
+        for prompt in prompts:
+            answer = function(list(prompt.messages))
+            answer = await answer if inspect.isawaitable(answer) else answer
+            said.append(answer if isinstance(answer, Completion) else Completion(str(answer)))
+        return said
+
+    return complete
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWish:
+    """Which tasks are wanted: so many of the environment's, or those of a file or dataset."""
+
+    count: int | None
+    source: str | None
+    split: str | None
+
+    @classmethod
+    def of(cls, given: str | None, split: str | None, limit: int | None, usual: int) -> Self:
+        """As a command line says it."""
+        if given is not None and not given.isdecimal():
+            if split is not None:
+                raise ConfigurationError("--split is for the environment's own tasks, not for a file")
+            return cls(limit, given, None)
+        if limit is not None:
+            raise ConfigurationError("--limit is for a file of tasks; --tasks N takes N of the environment's")
+        count = int(given) if given is not None else usual
+        if count < 1:
+            raise ConfigurationError("--tasks is at least 1")
+        return cls(count, None, split)
+
+    def found(self, url: str, token: str | None) -> list[Task]:
+        """The tasks: of the file, of the server, or seeds where the environment has no tasks."""
+        if self.source is not None:
+            return tasks_in(self.source, self.count)
+        tasks = served_tasks(url, split=self.split, limit=self.count, token=token)
+        if tasks is None and self.split is not None:
+            raise ConfigurationError("this environment has no tasks, and no splits: leave --split out")
+        return seeded_tasks(self.count or 1) if tasks is None else tasks
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRun:
+    """One run of the command."""
+
+    target: str
+    model: ModelChoice
+    tasks: TaskWish
+    samples: int
+    max_turns: int
+    concurrency: int
+    step_timeout_s: float | None
+    scorer: str | None
+    passes_at: float
+    price_in: float | None
+    price_out: float | None
+    token: str | None
+
+    async def play(self, url: str, directory: Path, *, shows_progress: bool) -> tuple[Evaluation, EvalReport]:
+        """Play what is missing, and write the reports."""
+        scorer = _scorer(self.scorer)
+        client, format = _client_of(url, self.token)
+        tasks = self.tasks.found(url, self.token)
+        async with self.model.opened() as (name, policy):
+            evaluation = Evaluation(directory, self._settings(name), tasks)
+            rollouts = Rollouts(
+                client,
+                url,
+                policy,
+                format=format,
+                concurrency=self.concurrency,
+                max_turns=self.max_turns,
+                step_timeout_s=self.step_timeout_s,
+                score=scorer,
+                client_options={"token": self.token} if self.token else None,
+            )
+            async with rollouts:
+                if not shows_progress:
+                    return evaluation, await evaluation.run(rollouts)
+                with RolloutProgress(len(tasks), done=evaluation.done) as progress:
+                    return evaluation, await evaluation.run(rollouts, on_group=progress.add)
+
+    def _settings(self, model: str) -> EvaluationSettings:
+        return EvaluationSettings(
+            target=self.target,
+            model=model,
+            samples=self.samples,
+            passes_at=self.passes_at,
+            max_turns=self.max_turns,
+            temperature=self.model.temperature,
+            max_tokens=self.model.max_tokens,
+            scorer=self.scorer,
+            price_in=self.price_in,
+            price_out=self.price_out,
+        )
+
+
+def _scorer(name: str | None) -> GroupScorer | None:
+    if name is None:
+        return None
+    function = function_named(name)
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigurationError(f"--score {name}: write it as `async def`, from a Candidate to a number")
+    return score_each(function)
+
+
+def _client_of(url: str, token: str | None) -> tuple[type[EnvClient[Any, Any, Any]], ChatFormat]:
+    """A client of whatever is served there, and how it is played in a conversation."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        answer = httpx.get(url.rstrip("/") + "/schema", headers=headers, timeout=60)
+        schema = answer.raise_for_status().json()["action"]
+    except httpx.TransportError as error:
+        raise ConnectFailed(f"there is no server at {url}: {error}") from error
+    except (httpx.HTTPStatusError, ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"{url} is no environment server: /schema does not answer: {error}"
+        ) from None
+    format = format_of_schema(schema)
+    return (MCPToolClient if isinstance(format, ToolFormat) else GenericEnvClient), format

@@ -1,0 +1,140 @@
+"""What an OpenAI-compatible endpoint answers: whole, or streamed in parts."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envtorch.errors import ConfigurationError
+from envtorch.llm import ToolCall
+from envtorch.rollout.completions import Completion, TokenUsage
+
+__all__ = ["BrokenStream", "StreamedAnswer", "read_chat", "read_completion"]
+
+
+class BrokenStream(Exception):
+    """The stream ended before its answer did, or said that the endpoint failed."""
+
+
+def read_chat(answer: Mapping[str, Any]) -> Completion:
+    """The first choice of an answer of `/chat/completions`."""
+    choice = _choice(answer)
+    message = choice.get("message") or {}
+    text = message.get("content") or ""
+    calls: list[ToolCall] = []
+    for told in message.get("tool_calls") or ():
+        function = told["function"]
+        arguments = _object_in(function.get("arguments") or "{}")
+        if arguments is None:  # not JSON: what the policy said is kept, and is no action
+            raw = f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
+            text, calls = f"{text}<tool_call>{raw}</tool_call>", []
+            break
+        calls.append(ToolCall(told["id"], function["name"], arguments))
+    ids = choice.get("token_ids") or ()
+    told_logprobs = (choice.get("logprobs") or {}).get("content")
+    logprobs = [token["logprob"] for token in told_logprobs] if told_logprobs and ids else None
+    prompt_ids = answer.get("prompt_token_ids") if ids else None
+    return Completion(
+        text, ids, logprobs, tool_calls=calls, prompt_ids=prompt_ids, usage=_usage(answer.get("usage"))
+    )
+
+
+def read_completion(answer: Mapping[str, Any]) -> Completion:
+    """The first choice of an answer of `/completions` to a prompt of token ids."""
+    choice = _choice(answer)
+    ids = choice.get("token_ids")
+    if ids is None:
+        raise ConfigurationError(
+            "the policy's endpoint does not return token ids (`return_token_ids`): leave `template` out"
+        )
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+    return Completion(choice.get("text") or "", ids, logprobs, usage=_usage(answer.get("usage")))
+
+
+@dataclass(slots=True)
+class StreamedAnswer:
+    """An answer put together from the events of a stream. Feed it lines; then it is as if it came whole."""
+
+    answer: dict[str, Any] = field(default_factory=dict)
+    is_over: bool = False
+    _calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, line: str) -> None:
+        """One line of the stream. Raises `BrokenStream` for an event that is an error, or cannot be read."""
+        if not line.startswith("data:"):
+            return
+        data = line[5:].strip()
+        if data == "[DONE]":
+            self.is_over = True
+            return
+        event = _object_in(data)
+        if event is None or "error" in event:
+            raise BrokenStream(data[:500])
+        for kept in ("usage", "prompt_token_ids"):
+            if event.get(kept) is not None:
+                self.answer[kept] = event[kept]
+        for part in event.get("choices") or ():
+            if part.get("index", 0) == 0:
+                self._add(part)
+
+    def finish(self) -> dict[str, Any]:
+        """The whole answer. Raises `BrokenStream` when it was cut off."""
+        if not self.is_over:
+            raise BrokenStream("the stream ended before its last event")
+        if self._calls:
+            calls = [self._calls[place] for place in sorted(self._calls)]
+            self._choice.setdefault("message", {})["tool_calls"] = calls
+        return self.answer
+
+    @property
+    def _choice(self) -> dict[str, Any]:
+        choices: list[dict[str, Any]] = self.answer.setdefault("choices", [{}])
+        return choices[0]
+
+    def _add(self, part: Mapping[str, Any]) -> None:
+        choice = self._choice
+        delta = part.get("delta")
+        if delta is not None:
+            message = choice.setdefault("message", {"content": ""})
+            message["content"] += delta.get("content") or ""
+            for call in delta.get("tool_calls") or ():
+                self._add_call(call)
+        if part.get("text") is not None:
+            choice["text"] = choice.get("text", "") + part["text"]
+        if part.get("token_ids"):
+            choice.setdefault("token_ids", []).extend(part["token_ids"])
+        if part.get("prompt_token_ids") is not None:
+            self.answer["prompt_token_ids"] = part["prompt_token_ids"]
+        for name, told in (part.get("logprobs") or {}).items():
+            if isinstance(told, list):
+                choice.setdefault("logprobs", {}).setdefault(name, []).extend(told)
+
+    def _add_call(self, part: Mapping[str, Any]) -> None:
+        new = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+        call = self._calls.setdefault(part.get("index", 0), new)
+        call["id"] = part.get("id") or call["id"]
+        function = part.get("function") or {}
+        for name in ("name", "arguments"):
+            call["function"][name] += function.get(name) or ""
+
+
+def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    if not choices or not isinstance(choices[0], Mapping):
+        raise ConfigurationError(f"the policy's endpoint gave no choice: {json.dumps(answer)[:500]}")
+    choice: Mapping[str, Any] = choices[0]
+    return choice
+
+
+def _usage(told: Any) -> TokenUsage | None:
+    if not isinstance(told, Mapping):
+        return None
+    return TokenUsage(int(told.get("prompt_tokens") or 0), int(told.get("completion_tokens") or 0))
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

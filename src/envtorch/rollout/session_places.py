@@ -1,0 +1,121 @@
+"""Where rollouts open their sessions: at addresses, or in a pool."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+from envtorch.client import EnvClient
+from envtorch.client.client_options import Recovery
+from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.pool import AsyncEnvPool, EnvPool
+from envtorch.pool.outcomes import is_infrastructure
+from envtorch.providers.provider_base import Provider
+from envtorch.rollout.beginnings import RolloutClient
+from envtorch.types import StepResult
+
+__all__ = ["RolloutServers", "SessionPlaces", "places_of"]
+
+T = TypeVar("T")
+
+RolloutServers = str | Provider | Sequence[str | Provider] | AsyncEnvPool[Any]
+"""An address, a provider whose server runs, several of these, or a pool that is open."""
+
+
+class SessionPlaces(Protocol):
+    """Opens sessions."""
+
+    async def open(self, number: int, attempt: int) -> RolloutClient:
+        """A client of a new session. Another `attempt` at the same `number` is opened elsewhere if it can."""
+
+
+def places_of(
+    where: RolloutServers,
+    client: type[EnvClient[Any, Any, Any]],
+    options: Mapping[str, Any],
+    recover: Recovery | None = None,
+) -> SessionPlaces:
+    """The places that `where` names. Raises `ConfigurationError` for what is none."""
+    if isinstance(where, AsyncEnvPool):
+        if recover is not None:
+            raise ConfigurationError("the clients of a pool recover as the pool says: give it `recover`")
+        return _Pool(where)
+    if isinstance(where, EnvPool):
+        raise ConfigurationError("rollouts are awaited: give them an AsyncEnvPool of the client's `aio`")
+    servers = [where] if isinstance(where, str | Provider) else list(where)
+    if not servers:
+        raise ConfigurationError("there is no server to play on: `where` is empty")
+    addresses = [_address_of(server) for server in servers]
+    if recover is not None:
+        options = {"elsewhere": addresses, **options, "recover": recover}
+    return _Addresses(addresses, client, options)
+
+
+def _address_of(server: str | Provider) -> str:
+    if isinstance(server, str):
+        return server
+    if server.base_url is None:
+        raise ConfigurationError(
+            f"this {type(server).__name__} runs no server: start it first, or give an AsyncEnvPool"
+        )
+    return server.base_url
+
+
+class _Addresses:
+    def __init__(
+        self, addresses: Sequence[str], client: type[EnvClient[Any, Any, Any]], options: Mapping[str, Any]
+    ) -> None:
+        self._addresses = addresses
+        self._client = client
+        self._options = options
+
+    async def open(self, number: int, attempt: int) -> RolloutClient:
+        address = self._addresses[(number + attempt) % len(self._addresses)]
+        client: RolloutClient = self._client.aio(address, **self._options)
+        return client
+
+
+class _Pool:
+    def __init__(self, pool: AsyncEnvPool[Any]) -> None:
+        self._pool = pool
+
+    async def open(self, number: int, attempt: int) -> RolloutClient:
+        lease = self._pool.session()
+        return _PooledClient(await lease.__aenter__(), lease)
+
+
+class _PooledClient:
+    """A client of a pool's session. Closing gives it back, and tells the pool of a server's fault."""
+
+    def __init__(self, client: Any, lease: AbstractAsyncContextManager[Any]) -> None:
+        self._client = client
+        self._lease: AbstractAsyncContextManager[Any] | None = lease
+        self._fault: EnvTorchError | None = None
+
+    async def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[Any]:
+        return await self._watched(self._client.reset(timeout_s=timeout_s, **options))
+
+    async def step(self, action: Any, *, timeout_s: float | None = None) -> StepResult[Any]:
+        return await self._watched(self._client.step(action, timeout_s=timeout_s))
+
+    async def state(self, *, timeout_s: float | None = None) -> Any:
+        return await self._watched(self._client.state(timeout_s=timeout_s))
+
+    async def list_tools(self) -> Any:
+        return await self._watched(self._client.list_tools())
+
+    async def fork(self, n: int = 1, *, timeout_s: float | None = None) -> Any:
+        return await self._watched(self._client.fork(n, timeout_s=timeout_s))
+
+    async def close(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            fault = self._fault
+            await lease.__aexit__(type(fault) if fault is not None else None, fault, None)
+
+    async def _watched(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except EnvTorchError as error:
+            if is_infrastructure(error):
+                self._fault = error
+            raise

@@ -1,0 +1,148 @@
+"""`envtorch eval` against an endpoint that is served here."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+
+from tests.envs.coding_env.conftest import why_no_sandbox
+from tests.rollout.dials import dials
+from tests.support import PATIENCE_S, Running, eventually, running
+
+ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
+
+
+@contextmanager
+def models(answer: Any, *, pause_s: float = 0.0) -> Iterator[Running]:
+    """An endpoint of one model, `tiny`, that says `answer(messages)`."""
+    app = FastAPI()
+    app.state.asked = 0
+
+    async def complete(request: Request) -> JSONResponse:
+        body = await request.json()
+        app.state.asked += 1
+        await run_in_threadpool(time.sleep, pause_s)
+        message = {"role": "assistant", "content": answer(body["messages"])}
+        usage = {"prompt_tokens": 100, "completion_tokens": 10}
+        return JSONResponse({"choices": [{"message": message}], "usage": usage})
+
+    async def listed() -> JSONResponse:
+        return JSONResponse({"data": [{"id": "tiny"}]})
+
+    app.add_api_route("/v1/chat/completions", complete, methods=["POST"])
+    app.add_api_route("/v1/models", listed)
+    with running(app) as server:
+        yield server
+
+
+def counting(messages: list[dict[str, Any]]) -> str:
+    return json.dumps({"number": sum(message["role"] == "assistant" for message in messages)})
+
+
+def evaluate(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [*ENVTORCH, "eval", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def test_a_model_is_evaluated_and_reported(tmp_path: Path) -> None:
+    options = ["--tasks", "4", "--samples", "2", "--max-turns", "3", "--pass-at", "0.5", "--price-in", "2"]
+    with dials() as server, models(counting) as model:
+        common = [server.url, "--model", f"{model.url}/v1", *options, "--output", "results"]
+        done = evaluate(*common, "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        asked = model.app.state.asked
+        shown = evaluate(*common, cwd=tmp_path)
+        assert model.app.state.asked == asked, "what was played is not played again"
+    told = json.loads(done.stdout)
+    assert (told["tasks"], told["samples"], told["settings"]["model"]) == (4, 8, "tiny")
+    assert set(told["pass_at"]) == {"1", "2"}
+    assert told["cost"] == pytest.approx(2.0 * told["tokens_read"] / 1_000_000)
+    assert "pass@1" in shown.stdout
+    assert "95 % interval" in shown.stdout
+    assert "results/report.html" in shown.stdout
+    assert (tmp_path / "results" / "report.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["--model", "gpt"], "neither a URL nor scripted"),
+        (["--model", "scripted:absent.py:play"], "there is no file absent.py"),
+        (["--model", "scripted:script.py:nothing"], "nothing"),
+        (["--model", "scripted:script.py:say", "--tasks", "0"], "at least 1"),
+        (["--model", "scripted:script.py:say", "--tasks", "absent.jsonl"], "there is no file absent.jsonl"),
+        (["--model", "scripted:script.py:say", "--tasks", "bad.jsonl"], "bad.jsonl, line 1"),
+        (["--model", "scripted:script.py:say", "--split", "test"], "has no tasks, and no splits"),
+        (["--model", "scripted:script.py:say", "--score", "script.py:say"], "write it as `async def`"),
+        (["--model", "scripted:script.py:say", "--output", ".", "--fresh"], "holds no evaluation"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_a_sentence(
+    tmp_path: Path, arguments: list[str], wrong: str, module_server: Running
+) -> None:
+    (tmp_path / "script.py").write_text("def say(messages):\n    return 'x'\n")
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    done = evaluate(module_server.url, *arguments, cwd=tmp_path)
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert wrong in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[Running]:
+    with dials() as server:
+        yield server
+
+
+def code(messages: list[dict[str, Any]]) -> str:
+    turn = sum(message["role"] == "assistant" for message in messages)
+    return f"```python\nprint({turn} * 7)\n```"
+
+
+SCORER = """
+async def score(candidate):
+    async with candidate.fork() as env:
+        result = await env.step({"code": "import random; print(random.random() < 0.5)"})
+        return float("True" in result.observation["stdout"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(why_no_sandbox()), reason=str(why_no_sandbox()))
+def test_coding_env_is_evaluated_interrupted_and_gone_on_with_to_the_same_report(tmp_path: Path) -> None:
+    (tmp_path / "scorer.py").write_text(SCORER)
+    options = ["--tasks", "12", "--samples", "2", "--max-turns", "3", "--score", "scorer.py:score"]
+
+    def command(name: str, url: str) -> list[str]:
+        few = ["--concurrency", "6", "--output", name, "--json"]
+        return [*ENVTORCH, "eval", "coding_env", "--model", f"{url}/v1", *options, *few]
+
+    with models(code, pause_s=0.05) as model:
+        subprocess.run(command("whole", model.url), cwd=tmp_path, check=True, timeout=PATIENCE_S)
+        again = command("broken", model.url)
+        child = subprocess.Popen(again, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        lines = tmp_path / "broken" / "trajectories.jsonl"
+        eventually(lambda: lines.exists() and lines.stat().st_size > 0, "a group was played")
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate(timeout=PATIENCE_S)
+        assert child.returncode == 130, told
+        assert "goes on where it was" in told
+        assert not (tmp_path / "broken" / "report.json").exists(), "it was interrupted before its end"
+        subprocess.run(again, cwd=tmp_path, check=True, timeout=PATIENCE_S)
+    whole, broken = (
+        json.loads((tmp_path / name / "report.json").read_text()) for name in ("whole", "broken")
+    )
+    del whole["time"], broken["time"]
+    assert broken == whole
+    assert whole["scored"] == 24
+    assert 0 < whole["pass_at"]["1"]["value"] < 1
