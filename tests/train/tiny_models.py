@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-__all__ = ["TEMPLATE", "make_model", "make_tokenizer"]
+__all__ = ["TEMPLATE", "make_model", "make_tokenizer", "make_tool_tokenizer"]
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ' ' + message['content'] }}"
@@ -29,6 +29,22 @@ def make_tokenizer(words: Sequence[str]) -> Any:
         eos_token="<end>",
         padding_side="left",
         chat_template=TEMPLATE,
+    )
+
+
+def make_tool_tokenizer(calls: Sequence[str], template: str) -> Any:
+    """Bytes, and one token for each of these tool calls, with a chat template that knows tools."""
+    special = ["<pad>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    vocabulary = {word: id for id, word in enumerate([*special, *sorted(alphabet)])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    # Not special: what is decoded without special tokens still has them.
+    tokenizer.add_tokens([AddedToken(call, special=False, normalized=False) for call in calls])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<|im_end|>", chat_template=template
     )
 
 

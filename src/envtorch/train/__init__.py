@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from envtorch.train.skyrl_generator import SessionGenerator as SessionGenerator
     from envtorch.train.skyrl_generator import SessionTextEnv as SessionTextEnv
     from envtorch.train.tinker_groups import SessionGroupBuilder as SessionGroupBuilder
+    from envtorch.train.trl_environments import TRLEnvironments as TRLEnvironments
+    from envtorch.train.trl_rollouts import TRLRollouts as TRLRollouts
+    from envtorch.train.trl_worker import TRLRolloutWorker as TRLRolloutWorker
     from envtorch.train.verifiers_tasks import VerifiersEnv as VerifiersEnv
     from envtorch.train.verifiers_tasks import VerifiersTaskset as VerifiersTaskset
     from envtorch.train.verl_loop import EnvTorchLoop as EnvTorchLoop
@@ -26,6 +29,9 @@ _MODULES = {
     "VerifiersEnv": "verifiers_tasks",
     "VerifiersTaskset": "verifiers_tasks",
     "ModelPolicy": "model_policy",
+    "TRLEnvironments": "trl_environments",
+    "TRLRolloutWorker": "trl_worker",
+    "TRLRollouts": "trl_rollouts",
 }
 """Each public name, and the module it is in."""
 
