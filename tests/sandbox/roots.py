@@ -23,6 +23,8 @@ HOST = Policy(
     grace_s=0.5,
     output_bytes=65536,
 )
+SLEEPER = 'sleep 300 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done'
+"""A background process, which has become the program that it is named after."""
 PROGRAMS = ("bash", "ls", "cat", "id", "mkdir", "touch", "rm", "sleep", "mount", "chown", "true", "find")
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from envtorch.cli.check_child import check_in_child
 from envtorch.cli.exits import Exit
 from envtorch.cli.serving import TARGET_HELP, is_url
+from envtorch.cli.task_command import check_tasks, holds_tasks
 from envtorch.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,7 +37,12 @@ def check(
     ] = False,
     progress_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Play an environment in every way a trainer would, and report what is wrong."""
+    """Play an environment in every way a trainer would, and report what is wrong.
+
+    Of a directory of tasks, every task is played: its solution must score 1, and nothing at all less.
+    """
+    if holds_tasks(target):
+        raise typer.Exit(check_tasks(Path(target), as_json=as_json))
     given = _actions_in(actions) if actions is not None else None
     if is_url(target):
         from envtorch.cli.check_server import check_server

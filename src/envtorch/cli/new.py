@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from envtorch.cli.task_command import new_task
 from envtorch.errors import ConfigurationError
 
 __all__ = ["ProjectNames", "new", "write_project"]
@@ -28,8 +29,14 @@ def new(
     directory: Annotated[
         Path | None, typer.Option("--in", help="Where to make it; here by default.", file_okay=False)
     ] = None,
+    task: Annotated[
+        bool, typer.Option("--task", help="Make a task for terminal_env instead, in Harbor's format.")
+    ] = False,
 ) -> None:
     """Make a new environment: models, environment, client, app, tests, Dockerfile and CI, ready to run."""
+    if task:
+        new_task(name, directory or Path())
+        return
     names = ProjectNames.of(name)
     project = (directory or Path()) / name
     written = write_project(project, names)

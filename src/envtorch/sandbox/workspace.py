@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import resource
 import secrets
 import socket
 import time
@@ -16,14 +15,15 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, SessionLost, 
 
 from .cgroups import Group
 from .monitor import Excess, memory_limit, process_limit
-from .persistent_shell import PersistentShell, ShellAnswer, ShellReport
+from .persistent_shell import PersistentShell, ShellReport
 from .policy import Policy
 from .protections import Report, judge, workspace_layers
 from .results import Completed
 from .root_stores import RootStore, RunningProcess, root_store_for
-from .shell_results import CommandOutcome, CommandResult, FoundLine, Listing
+from .shell_results import CommandResult, FoundLine, Listing
 from .usage import Usage, measure
 from .workspace_channel import WorkspaceChannel
+from .workspace_limits import outcome_of, rlimits_for
 from .workspace_operations import decode_lines, decode_listing, operate, raise_reported
 from .zygotes import owned_resources
 
@@ -60,10 +60,12 @@ class Workspace:
         environment: Mapping[str, str] | None = None,
         directory: str = "/root",
         layers: Sequence[str] = (),
+        base: int | None = None,
         network_of: "Workspace | None" = None,
     ) -> None:
-        """Start a session. `layers` are those it stands on, the root's own if none are given; `network_of` is
-        another session whose network namespace it shares, and nothing else of it."""
+        """Start a session. `layers` are those it stands on, the topmost first, and the lowest `base` of them
+        an image; without any they are the root's own. `network_of` is another session whose network namespace
+        it shares, and nothing else of it."""
         if policy.root is None:
             raise ConfigurationError("a Workspace needs a policy with a root: Policy(root='host')")
         self.policy = policy
@@ -77,6 +79,7 @@ class Workspace:
         self._shell: PersistentShell | None = None
         self._excess: Excess | None = None
         self._layers = list(layers) or list(self._store.image)
+        self._base = len(self._layers) if base is None else base
         self.busy_since: float | None = None
         self._channel = self._open(network_of)
         try:
@@ -95,16 +98,19 @@ class Workspace:
         network = None if network_of is None else network_of._network()
         if network is not None:
             descriptors.append(network)
+        is_counted = "memory" not in owned_resources().groups.unavailable
+        rlimits = rlimits_for(self.policy, memory_is_counted=is_counted)
         settings = {
             "hostname": "sandbox",
             "shared_memory_bytes": min(_SHARED_MEMORY, self.policy.disk_bytes),
             "own_network": network is None,
-            "rlimits": {str(kind): limit for kind, limit in self._rlimits().items()},
+            "rlimits": {str(kind): limit for kind, limit in rlimits.items()},
         }
         request = {
             "op": "open",
             "session": self._name,
             "layers": self._layers,
+            "base": self._base,
             "disk_bytes": self.policy.disk_bytes,
             "settings": settings,
         }
@@ -123,16 +129,6 @@ class Workspace:
                 os.close(network)
         return channel
 
-    def _rlimits(self) -> dict[int, int]:
-        limits = {
-            resource.RLIMIT_CORE: 0,
-            resource.RLIMIT_NOFILE: self.policy.open_files,
-            resource.RLIMIT_FSIZE: self.policy.disk_bytes,
-        }
-        if "memory" in owned_resources().groups.unavailable:
-            limits[resource.RLIMIT_DATA] = self.policy.memory_bytes
-        return limits
-
     def _limit(self) -> None:
         """Put the init under a control group, before it has started anything; else have it watched."""
         owned = owned_resources()
@@ -145,8 +141,9 @@ class Workspace:
         if owned.groups.unavailable:
             owned.monitor.add(self)
 
-    def close(self) -> None:
-        """End everything in the session. What others still stand on is kept for them."""
+    def close(self, *, keep_layers: bool = False) -> None:
+        """End everything in the session. What others still stand on is kept for them; with `keep_layers` all
+        of it is kept, until this process ends."""
         if self._closed:
             return
         self._require_own_process()
@@ -158,11 +155,11 @@ class Workspace:
         self._channel.close()
         if self._group is not None:
             self._group.remove()
-        self._forget()
+        self._forget(keep=keep_layers)
 
-    def _forget(self) -> None:
+    def _forget(self, *, keep: bool = False) -> None:
         with contextlib.suppress(EnvironmentFailed):  # the store has ended, and its layers with it
-            self._store.ask({"op": "close", "session": self._name})
+            self._store.ask({"op": "close", "session": self._name, "keep": keep})
 
     def disown(self) -> None:
         """In a forked child of the owner: close its copies of the descriptors, and end nothing."""
@@ -208,8 +205,12 @@ class Workspace:
         report = answer.report
         if report is not None and report.ended:
             self._end_shell()
+        now_killed, now_refused = self._counts()
+        outcome = outcome_of(
+            answer, killed=now_killed > killed, refused=now_refused > refused, excess=self._excess
+        )
         return CommandResult(
-            outcome=self._outcome(answer, killed, refused),
+            outcome=outcome,
             output=answer.output.text(),
             exit_code=None if report is None else report.status,
             directory=shell.directory if report is None or not report.ended else self._directory,
@@ -218,22 +219,6 @@ class Workspace:
             background=background,
             duration_s=time.monotonic() - began,
         )
-
-    def _outcome(self, answer: ShellAnswer, killed: int, refused: int) -> CommandOutcome:
-        report = answer.report
-        if report is None:
-            return CommandOutcome.RUNNING
-        excess = self._excess.resource if self._excess is not None else ""
-        now_killed, now_refused = self._counts()
-        if report.status != 0 and (now_killed > killed or excess == "memory"):
-            return CommandOutcome.OUT_OF_MEMORY
-        if report.status != 0 and (now_refused > refused or excess == "processes"):
-            return CommandOutcome.OUT_OF_PROCESSES
-        if answer.timed_out:
-            return CommandOutcome.TIMED_OUT
-        if report.ended:
-            return CommandOutcome.SHELL_ENDED
-        return CommandOutcome.OK if report.status == 0 else CommandOutcome.ERROR
 
     def _counts(self) -> tuple[int, int]:
         if self._group is None:
@@ -384,7 +369,13 @@ class Workspace:
         return made
 
     def _twin(self, layers: Sequence[str], state: bytes) -> "Workspace":
-        twin = Workspace(self.policy, environment=self._environment, directory=self._directory, layers=layers)
+        twin = Workspace(
+            self.policy,
+            environment=self._environment,
+            directory=self._directory,
+            layers=layers,
+            base=self._base,
+        )
         try:
             twin.write_file("/dev/shm/.state", state)  # noqa: S108  of the session
             script = ". /dev/shm/.state 2>/dev/null; command rm -f /dev/shm/.state"
@@ -403,6 +394,11 @@ class Workspace:
             except OSError as error:
                 if error.errno != 16:  # EBUSY: the shell itself has a file open for writing
                     raise
+        return self.copy_layers()
+
+    def copy_layers(self) -> tuple[list[str], str]:
+        """The same by copying what was changed, while every process but the shell stands still. Whoever asks
+        closes the copy, by its name, in the store."""
         name = f"copy-{secrets.token_hex(6)}"
         self._channel.ask({"op": "stop"})
         try:

@@ -1,16 +1,21 @@
 """The terminal environment behind a server: both clients, HTTP, MCP, forks, and the environment's own
 check."""
 
+import asyncio
+import json
+from collections.abc import Sequence
+
 import httpx
 import pytest
 
 from envtorch.client import MCPToolClient
 from envtorch.envs.terminal_env import BashAction, TerminalEnv
 from envtorch.errors import Unsupported
+from envtorch.rollout import Completion, Prompt, Rollouts
 from envtorch.testing import check_env
 from tests.envs.terminal_env.conftest import SmallTerminal
 from tests.patient import get, post
-from tests.sandbox.roots import require_host_root
+from tests.sandbox.roots import SLEEPER, require_host_root
 from tests.support import Running
 
 
@@ -24,7 +29,7 @@ def test_an_episode_over_a_websocket_with_forks(terminal_server: Running) -> Non
                 copy.step(BashAction(f"echo {number} >> f"))
                 assert copy.step(BashAction("cat f; echo $v")).observation.output == f"base\n{number}\n1\n"
         assert env.step(BashAction("cat f")).observation.output == "base\n"
-        env.step(BashAction("sleep 100 &"))
+        env.step(BashAction(SLEEPER))
         with pytest.raises(Unsupported, match="sleep"):
             env.fork(1)
 
@@ -57,3 +62,26 @@ def test_the_environment_keeps_its_contract() -> None:
     ]
     report = check_env(SmallTerminal, actions=actions)
     assert report.ok, str(report)
+
+
+def test_a_rollout_plays_a_task_with_a_scripted_policy(terminal_server: Running) -> None:
+    """The first turn does the work, the second submits; the reward is that of the grade."""
+    work = {
+        "find": "failed=$(grep failed auth.log | awk '{print $3}' | sort | uniq -c | sort -n | tail -1)",
+        "write": "echo $failed | awk '{print $2, $1}' > answer.txt",
+    }
+
+    async def policy(prompts: Sequence[Prompt]) -> list[Completion]:
+        calls = [
+            {"name": "bash", "arguments": {"command": "; ".join(work.values())}},
+            {"name": "submit", "arguments": {}},
+        ]
+        turns = [sum(message["role"] == "assistant" for message in prompt.messages) for prompt in prompts]
+        return [Completion(f"<tool_call>{json.dumps(calls[min(turn, 1)])}</tool_call>") for turn in turns]
+
+    async def play() -> list[float | None]:
+        async with Rollouts(MCPToolClient, terminal_server.url, policy, max_turns=4) as rollouts:
+            groups = [group async for group in rollouts.groups([{"task": "search-a-log"}], size=2)]
+            return [reward for group in groups for reward in group.rewards]
+
+    assert asyncio.run(play()) == [1.0, 1.0]

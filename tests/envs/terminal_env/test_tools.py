@@ -20,6 +20,7 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, Unsupported
 from envtorch.sandbox import CommandOutcome, Policy
 from envtorch.tools import CallToolAction, ListToolsAction, ToolErrorType
 from envtorch.types import Action
+from tests.sandbox.roots import SLEEPER
 
 
 def take(
@@ -162,7 +163,7 @@ def test_a_copy_goes_its_own_way(terminal: TerminalEnvironment) -> None:
         assert (twin.state.step_count, terminal.state.step_count) == (2, 2)
     finally:
         twin.close()
-    take(terminal, BashAction("sleep 100 &"))
+    take(terminal, BashAction(SLEEPER))
     with pytest.raises(Unsupported, match="sleep"):
         terminal.fork()
 

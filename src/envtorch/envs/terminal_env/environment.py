@@ -1,6 +1,7 @@
 """The terminal environment itself."""
 
 import copy
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -8,6 +9,7 @@ import pydantic
 
 from envtorch.env import Environment, Rubric, Transform
 from envtorch.envs.terminal_env import toolbox
+from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, TaskFolder
 from envtorch.envs.terminal_env.models import TerminalObservation, TerminalState
 from envtorch.envs.terminal_env.tool_calls import ToolCalls
 from envtorch.errors import ConfigurationError, EnvironmentFailed
@@ -45,6 +47,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         policy: Policy | None = None,
         directory: str = "/root",
         drop_processes: bool = False,
+        tasks: str | Path | None = None,
         transform: Transform[TerminalObservation] | None = None,
         rubric: Rubric | None = None,
     ) -> None:
@@ -56,21 +59,31 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
             )
         self._directory = directory
         self._drop_processes = drop_processes
+        self._folder = TaskFolder(tasks)
+        self._task: EpisodeTask | None = None
         self._tools: ToolCalls | None = None
         self._state = TerminalState(episode_id=str(uuid4()))
 
     # Episodes.
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None) -> TerminalObservation:
-        """A fresh session on the root. There is nothing random in it, so `seed` changes nothing."""
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, task: str | None = None
+    ) -> TerminalObservation:
+        """A fresh session on the root, or on the environment of a task. There is nothing random in it, so
+        `seed` changes nothing."""
         self._end()
-        self._state = TerminalState(episode_id=episode_id or str(uuid4()), directory=self._directory)
+        self._task = None
+        self._state = TerminalState(episode_id=episode_id or str(uuid4()), task=task or "")
         self._reset_rubric()
-        self._tools = ToolCalls(self._open(), self._policy)
-        observation = TerminalObservation(
-            tool_name="reset", result=f"A shell is ready in {self._directory}.", directory=self._directory
+        told = f"A shell is ready in {self._directory}."
+        if task is not None:
+            self._task = self._begin(task)
+            told = self._task.instruction
+        self._tools = self._new_tools()
+        self._state.directory = self._start_directory
+        return self._apply_transform(
+            TerminalObservation(tool_name="reset", result=told, directory=self._start_directory)
         )
-        return self._apply_transform(observation)
 
     def step(self, action: Any, timeout_s: float | None = None) -> Any:
         """Call a tool; the observation says how it went."""
@@ -82,7 +95,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
             self._state.directory = observation.directory
         if observation.exit_code is not None:
             self._state.last_exit_code = observation.exit_code
-        if self.rubric is not None:
+        if self.rubric is not None and observation.reward is None:
             observation.reward = self._apply_rubric(action, observation)
         return self._apply_transform(observation)
 
@@ -103,10 +116,17 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         return self._ready_tools().call(name, arguments.model_dump(), timeout_s)
 
     def _submit(self) -> TerminalObservation:
-        self._ready_tools()
+        workspace = self._ready_tools().workspace
         self._state.submitted = True
-        self._end()
-        return TerminalObservation(tool_name="submit", result="The work was submitted.", done=True)
+        observation = TerminalObservation(tool_name="submit", result="The work was submitted.", done=True)
+        try:
+            if self._task is not None:
+                grade = self._task.grade(workspace)
+                observation.reward = grade.reward
+                observation.metadata = {"grade": grade.told()}
+        finally:
+            self._end()
+        return observation
 
     def describe_tools(self) -> list[Tool]:
         """The tools there are."""
@@ -118,7 +138,8 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         twin._state = self._state.model_copy(deep=True)
         if self._tools is not None:
             (workspace,) = self._tools.workspace.fork(drop_processes=self._drop_processes)
-            twin._tools = ToolCalls(workspace, self._policy)
+            twin._tools = ToolCalls(workspace, workspace.policy)
+            twin._task = self._task
         return twin
 
     def _bare_twin(self) -> "TerminalEnvironment":
@@ -126,6 +147,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
             policy=self._policy,
             directory=self._directory,
             drop_processes=self._drop_processes,
+            tasks=self._folder.place,
             transform=copy.deepcopy(self.transform),
             rubric=copy.deepcopy(self.rubric),
         )
@@ -141,17 +163,50 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         described = "A persistent shell, files and programs on a root file system of the agent's own"
         return EnvironmentMetadata(name="terminal_env", description=described, version="1.0.0")
 
-    def _open(self, **options: Any) -> Workspace:
+    # Tasks, as a task provider tells them.
+
+    def list_splits(self) -> list[str]:
+        return [self._folder.SPLIT]
+
+    def num_tasks(self, split: str) -> int:
+        return len(self._folder.names(split))
+
+    def list_tasks(self, split: str) -> list[dict[str, Any]]:
+        return [self._folder.described(name) for name in self._folder.names(split)]
+
+    def get_task(self, split: str, index: int) -> dict[str, Any]:
+        return self._folder.described(self._folder.names(split)[index])
+
+    def get_task_range(
+        self, split: str, start: int | None = None, stop: int | None = None
+    ) -> list[dict[str, Any]]:
+        return [self._folder.described(name) for name in self._folder.names(split)[start:stop]]
+
+    def _begin(self, task: str) -> EpisodeTask:
         try:
-            return Workspace(self._policy, directory=self._directory, **options)
+            return self._folder.begin(task, self._policy)
+        except ConfigurationError as error:
+            raise EnvironmentFailed(str(error)) from error
+
+    @property
+    def _start_directory(self) -> str:
+        return self._directory if self._task is None else self._task.image.directory
+
+    def _new_tools(self) -> ToolCalls:
+        try:
+            if self._task is not None:
+                workspace = self._task.open()
+            else:
+                workspace = Workspace(self._policy, directory=self._directory)
         except ConfigurationError as error:  # it does not travel: the caller gets the sentence
             raise EnvironmentFailed(str(error)) from error
+        return ToolCalls(workspace, workspace.policy)
 
     def _ready_tools(self) -> ToolCalls:
         if self._tools is None and self._state.submitted:
             raise EnvironmentFailed("the episode is over, because the work was submitted: call reset")
         if self._tools is None:  # tools may be called without a reset, as over MCP
-            self._tools = ToolCalls(self._open(), self._policy)
+            self._tools = self._new_tools()
         if not self._tools.workspace.alive:
             raise EnvironmentFailed("the episode is over, because its session has ended: call reset")
         return self._tools

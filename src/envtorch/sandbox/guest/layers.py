@@ -135,12 +135,35 @@ def _is_opaque(path: str) -> bool:
         return False
 
 
-def merge(layers: Sequence[str], target: str) -> None:
-    """Copy several layers, the topmost first, into one that means the same."""
+def is_there(place: str, path: str) -> bool:
+    """Whether a path below `place` exists, with no link before its last part."""
+    at = place
+    *folders, name = [part for part in path.split("/") if part not in ("", ".", "..")] or [""]
+    for folder in folders:
+        at = f"{at}/{folder}"
+        if os.path.islink(at):
+            return False
+    return os.path.lexists(f"{at}/{name}")
+
+
+def merge(layers: Sequence[str], target: str, *, below: Sequence[str] = ("/",)) -> None:
+    """Copy several layers, the topmost first, into one that means the same; or only what is at, above or
+    below some paths."""
     for layer in reversed(layers):
         for entry in walk(layer):
-            _merge_one(f"{layer}/{entry.path}", f"{target}/{entry.path}", entry)
+            if _is_below(f"/{entry.path}", below):
+                _merge_one(f"{layer}/{entry.path}", f"{target}/{entry.path}", entry)
+            elif entry.kind == "folder" and _is_above(f"/{entry.path}", below):
+                os.makedirs(f"{target}/{entry.path}", exist_ok=True)
         _copy_owner(layer, target)
+
+
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+
+
+def _is_above(path: str, folders: Sequence[str]) -> bool:
+    return any(folder.startswith(f"{path}/") for folder in folders)
 
 
 def _merge_one(source: str, place: str, entry: LayerEntry) -> None:

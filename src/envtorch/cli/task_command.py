@@ -1,0 +1,101 @@
+"""What commands do with directories of tasks: `envtorch check TASKS`, `envtorch new --task NAME`."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from envtorch.cli.exits import Exit
+from envtorch.errors import ConfigurationError
+
+__all__ = ["check_tasks", "holds_tasks", "new_task"]
+
+
+def holds_tasks(target: str) -> bool:
+    """Whether a target is a directory with a `task.toml`, or of such directories."""
+    folder = Path(target)
+    return folder.is_dir() and ((folder / "task.toml").is_file() or any(folder.glob("*/task.toml")))
+
+
+def check_tasks(folder: Path, *, as_json: bool) -> Exit:
+    """Check every task below a directory, and print what was found."""
+    from envtorch.envs.terminal_env.environment import DEFAULT_POLICY
+    from envtorch.envs.terminal_env.harbor import find_tasks
+    from envtorch.envs.terminal_env.task_checks import check_task
+
+    console = Console(highlight=False, soft_wrap=True)
+    findings = []
+    for path in find_tasks(folder):
+        found = check_task(path, DEFAULT_POLICY)
+        findings.append(found)
+        if not as_json:
+            told = f"solution {_shown(found.solution_reward)}, nothing {_shown(found.nothing_reward)}"
+            mark = "[green]ok[/green]  " if found.ok else "[red]fail[/red]"
+            console.print(f"{mark} {escape(found.name)} [dim]({told})[/dim]")
+            for problem in found.problems:
+                console.print(f"     {escape(problem)}")
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(found) | {"ok": found.ok} for found in findings], indent=2))
+    return Exit.OK if all(found.ok for found in findings) else Exit.FOUND_WANTING
+
+
+def _shown(reward: float | None) -> str:
+    return "none" if reward is None else f"{reward:g}"
+
+
+_TASK = {
+    "task.toml": """schema_version = "1.4"
+
+[task]
+name = "mine/NAME"
+description = "Say in one line what there is to do"
+
+[environment]
+build_timeout_sec = 60
+memory_mb = 512
+storage_mb = 256
+
+[agent]
+timeout_sec = 300
+
+[verifier]
+timeout_sec = 60
+""",
+    "instruction.md": "Write the text `hello` to the file `/app/answer.txt`.\n",
+    "environment/Dockerfile": "FROM debian:12\nWORKDIR /app\nCOPY readme.txt /app/\n",
+    "environment/readme.txt": "The agent works here.\n",
+    "tests/test.sh": """#!/bin/bash
+# The reward is 1 when check.py ends well, and 0 when it does not.
+mkdir -p /logs/verifier
+if python3 -I /tests/check.py; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+""",
+    "tests/check.py": """# Run the agent's own programs in a process of their own, with user=65534:
+# then they can neither read these tests nor write a reward.
+assert open("/app/answer.txt").read().strip() == "hello"
+""",
+    "solution/solve.sh": "#!/bin/bash\nset -e\necho hello > /app/answer.txt\n",
+}
+
+
+def new_task(name: str, directory: Path) -> None:
+    """Make a new task that is already sound. Raises `ConfigurationError` if the place is taken."""
+    if not re.fullmatch(r"[a-z0-9]+([-_][a-z0-9]+)*", name):
+        raise ConfigurationError(f"{name!r} cannot be a task's name: use small letters, digits, - and _")
+    folder = directory / name
+    if folder.exists():
+        raise ConfigurationError(f"{folder} is there already: choose another name, or remove it first")
+    for place, text in _TASK.items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("NAME", name), encoding="utf-8")
+        if path.suffix == ".sh":
+            path.chmod(0o755)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[green]{folder}[/green] is a task of {len(_TASK)} files, in Harbor's format. Next:\n")
+    console.print(
+        f"  [bold]envtorch check {folder}[/bold]  [dim]plays its solution, and nothing at all[/dim]"
+    )

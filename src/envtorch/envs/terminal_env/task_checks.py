@@ -1,0 +1,97 @@
+"""Whether tasks are sound: the solution scores 1, nothing scores less, and the agent cannot read the
+tests."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
+from envtorch.envs.terminal_env.harbor import HarborTask, load_task
+from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources, SessionLost
+from envtorch.sandbox import Policy
+
+__all__ = ["TaskFindings", "check_task"]
+
+_TOLD_CHARACTERS = 600
+_LEAST_BYTES = 24
+"""Files shorter than this are alike by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFindings:
+    """What is wrong with a task; nothing, when it is sound."""
+
+    name: str
+    problems: tuple[str, ...]
+    solution_reward: float | None = None
+    nothing_reward: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def check_task(folder: Path, policy: Policy) -> TaskFindings:
+    """Build a task, grade it untouched and grade its solution. Raises `ConfigurationError` where no task can
+    be played at all."""
+    try:
+        task = load_task(folder)
+    except ConfigurationError as error:
+        return TaskFindings(folder.name, (str(error),))
+    problems = list(_leaks(task))
+    try:
+        episode = EpisodeTask.of(task, policy)
+    except (EnvironmentFailed, OutOfResources) as error:
+        return TaskFindings(task.name, (*problems, str(error)))
+    problems += _open_leaks(episode)
+    nothing, why = _play(episode, solve=False)
+    if nothing is None:
+        problems.append(f"with nothing done: {why}")
+    elif nothing >= 1.0:
+        problems.append(f"nothing was done, and the reward is {nothing:g}: the tests pass without any work")
+    if not task.has_solution:
+        return TaskFindings(task.name, (*problems, "there is no solution/solve.sh to play"), None, nothing)
+    solved, why = _play(episode, solve=True)
+    if solved is None:
+        problems.append(f"with the solution: {why}")
+    elif solved != 1.0:
+        problems.append(f"the solution scores {solved:g}, not 1: {why}")
+    return TaskFindings(task.name, tuple(problems), solved, nothing)
+
+
+def _play(episode: EpisodeTask, *, solve: bool) -> tuple[float | None, str]:
+    """The reward, or None; and what was written on the way."""
+    with episode.open() as workspace:
+        said = episode.solve(workspace) if solve else ""
+        try:
+            graded = episode.grade(workspace)
+        except (EnvironmentFailed, OutOfResources, SessionLost) as error:
+            return None, f"{error} {error.details.get('output', '')}".strip()[-_TOLD_CHARACTERS:]
+        return graded.reward, f"{said}\n{graded.output}".strip()[-_TOLD_CHARACTERS:]
+
+
+def _leaks(task: HarborTask) -> Iterator[str]:
+    """Files of the tests or the solution that are in the environment, too."""
+    secrets = {_digest(path): path for part in ("tests", "solution") for path in _files(task.folder / part)}
+    for path in _files(task.folder / "environment"):
+        if path.stat().st_size >= _LEAST_BYTES and (other := secrets.get(_digest(path))) is not None:
+            names = (one.relative_to(task.folder).as_posix() for one in (path, other))
+            yield "the agent can read {}, which is the same as {}".format(*names)
+
+
+def _open_leaks(episode: EpisodeTask) -> list[str]:
+    """Directories in the image that only a grade should have."""
+    with episode.open() as workspace:
+        seen = workspace.execute(
+            ["/bin/bash", "-c", "for p in /tests /solution; do [ -e $p ] && echo $p; done"]
+        )
+    return [f"the image has {path}, which the agent can read" for path in seen.stdout.decode().split()]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,25 @@
+import os
+import shutil
+import subprocess
+
+shutil.rmtree("/app/backups", ignore_errors=True)
+subprocess.run(["chown", "-R", "65534:65534", "/app"], check=True)  # the script runs as a user without rights
+
+
+def call():
+    return subprocess.run(["bash", "/app/backup.sh"], cwd="/", timeout=20, user=65534, group=65534).returncode
+
+
+def there():
+    return sorted(map(int, os.listdir("/app/backups")))
+
+
+assert call() == 0 and there() == [1]
+assert open("/app/backups/1/deep/b.txt").read() == "second\n"
+for _ in range(11):
+    open("/app/data/a.txt", "a").write("more\n")
+    assert call() == 0
+assert there() == [10, 11, 12], there()
+assert open("/app/backups/12/a.txt").read().count("more") == 11
+shutil.move("/app/data", "/app/moved")
+assert call() == 1 and there() == [10, 11, 12]

@@ -1,0 +1,2 @@
+text = open("/app/recipe.txt").read()
+assert text.strip() == "flour, water, salt, yeast", text

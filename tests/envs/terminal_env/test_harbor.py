@@ -1,0 +1,125 @@
+"""Reading tasks: `task.toml`, Dockerfiles, and which additions hook into a verifier. No sandbox."""
+
+from pathlib import Path
+
+import pytest
+
+from envtorch.envs.terminal_env.dockerfiles import read_dockerfile
+from envtorch.envs.terminal_env.harbor import BUNDLED, find_tasks, load_task
+from envtorch.envs.terminal_env.hooks import find_hooks, shadowed_paths
+from envtorch.errors import ConfigurationError
+
+
+def write_task(folder: Path, toml: str) -> Path:
+    (folder / "tests").mkdir(parents=True)
+    (folder / "tests/test.sh").write_text("true")
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "task.toml").write_text(toml)
+    return folder
+
+
+def test_every_bundled_task_is_read() -> None:
+    for path in find_tasks(BUNDLED):
+        task = load_task(path)
+        assert task.has_solution
+        assert task.instruction
+
+
+def test_limits_artifacts_and_older_spellings_are_read(tmp_path: Path) -> None:
+    toml = (
+        'version = "1.0"\nartifacts = ["/out", {source = "/log"}]\n'
+        '[environment]\nmemory_mb = 128\nstorage_mb = "2G"\nworkdir = "/w"\n[environment.env]\nA = "b"\n'
+        "[verifier]\ntimeout_sec = 7\n"
+    )
+    task = load_task(write_task(tmp_path / "t", toml))
+    assert task.declared_paths == ["/out", "/log"]
+    assert (task.file.environment.memory_mb, task.file.environment.storage_mb) == (128, 2048)
+    assert (task.file.environment.workdir, task.file.environment.env) == ("/w", {"A": "b"})
+    assert (task.grading, task.file.verifier.timeout_sec) == ("artifacts", 7.0)
+
+
+@pytest.mark.parametrize(
+    ("toml", "why"),
+    [
+        ("not toml", "is not TOML"),
+        ("[environment]\nmemory_mb = 'many'", "environment.memory_mb"),
+        ("[[steps]]\nname = 'one'", "several steps"),
+        ("[environment]\nos = 'windows'", "only linux"),
+        ("[environment.env]\nKEY = '${SECRET}'", "host's environment"),
+        ("[metadata.envtorch]\ngrading = 'kind'", "grading"),
+        ("[metadata.envtorch]\ngradings = 'image'", "gradings"),
+    ],
+)
+def test_a_wrong_task_is_refused_with_the_place(tmp_path: Path, toml: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        load_task(write_task(tmp_path / "t", toml))
+
+
+def test_a_directory_that_is_no_task_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="this is no task"):
+        load_task(tmp_path)
+    write_task(tmp_path / "t", "")
+    (tmp_path / "t/tests/test.sh").unlink()
+    with pytest.raises(ConfigurationError, match="cannot be graded"):
+        load_task(tmp_path / "t")
+
+
+def test_the_hash_changes_with_the_contents(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "t", "")
+    before = load_task(folder).digest
+    (folder / "tests/test.sh").write_text("false")
+    assert load_task(folder).digest != before
+
+
+def test_a_dockerfile_is_read_as_instructions() -> None:
+    text = (
+        "# a comment\nFROM debian:12\nARG V=1\nENV A=1 B='two words'\nRUN one \\\n  && two\n"
+        'COPY ["a b", "/x/"]\nCOPY --chown=a:b c$V ${A}/\nWORKDIR /w\nEXPOSE 80\nCMD ["x"]\n'
+    )
+    found = [(one.name, one.words) for one in read_dockerfile(text, "Dockerfile")]
+    assert found == [
+        ("FROM", ("debian:12",)),
+        ("ARG", ("V=1",)),
+        ("ENV", ("A=1", "B=two words")),
+        ("RUN", ("one    && two",)),
+        ("COPY", ("a b", "/x/")),
+        ("COPY", ("c1", "1/")),
+        ("WORKDIR", ("/w",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("FROM a\nFROM b", "line 2: a second stage"),
+        ("FROM a\nONBUILD RUN x", "line 2: ONBUILD is not supported"),
+        ("COPY --from=b x y", "--from=b is not supported"),
+        ("COPY x", "a source and a destination"),
+        ("ADD https://example.org/x y", "there is no network"),
+        ("RUN <<E\nx\nE", "here-document"),
+    ],
+)
+def test_what_a_dockerfile_may_not_say_is_refused_with_its_line(text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        read_dockerfile(text, "Dockerfile")
+
+
+def test_additions_that_hook_into_programs_are_found() -> None:
+    in_image = {"/usr/bin/python3", "/usr/lib/python3/dist-packages/pytest"}
+    added = [
+        "/usr/local/bin/python3",
+        "/usr/local/bin/mine",
+        "/usr/bin/jq",
+        "/etc/ld.so.preload",
+        "/usr/lib/python3.11/sitecustomize.py",
+        "/usr/local/lib/python3.11/dist-packages/pytest/__main__.py",
+        "/usr/local/lib/python3.11/dist-packages/json.py",
+        "/usr/local/lib/python3.11/dist-packages/six.py",
+        "/usr/local/lib/python3.11/dist-packages/x.pth",
+        "/etc/app.conf",
+        "/root/.bashrc",
+    ]
+    packages = "/usr/local/lib/python3.11/dist-packages"
+    seen = ["/usr/local/bin/mine", "/usr/bin/jq", f"{packages}/six.py", "/etc/app.conf"]
+    assert find_hooks(added, in_image) == [path for path in added if path not in seen]
+    assert "/usr/bin/python3" in set(shadowed_paths("/usr/local/bin/python3"))
