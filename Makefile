@@ -7,13 +7,13 @@ BASE   := $(VENV)/.ready-base
 READY  := $(VENV)/.ready
 
 # What needs more than a checkout has: another program, a cluster, a browser, minutes of everything it can get.
-SEPARATE := not compat and not kubernetes and not attacks and not browser and not chaos and not train and not terminal
+SEPARATE := not compat and not kubernetes and not ray and not attacks and not browser and not chaos and not train and not terminal
 
 # OpenEnv, to be compared with: in an environment of its own, never in ours.
 OPENENV       := .venvs/openenv
 OPENENV_READY := $(OPENENV)/.ready-0.10.0
 
-.PHONY: test-train test-terminal demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
+.PHONY: test-train test-terminal demo docs screenshots test test-slow test-all test-browser test-attacks test-chaos test-faults test-model test-k8s test-ray test-versions check format bench compat clean corpus bench-quick bench-scaling bench-flame
 # What only the benchmark needs: plots, a profiler, and what is fast in others' servers too.
 BENCH_READY         := $(VENV)/.ready-bench
 OPENENV_BENCH_READY := $(OPENENV)/.ready-bench
@@ -88,6 +88,17 @@ test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
 
 test-terminal: $(READY)  ## every task of terminal_env with every cheat
 	$(BIN)/python -m pytest -m terminal tests/envs/terminal_env
+
+# Ray, in an environment of its own: its agents start with every node, and share no version with ours.
+RAY_READY := .venvs/ray/.ready-2.60.0
+
+$(RAY_READY): pyproject.toml $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venvs/ray
+	$(BIN)/uv pip install --quiet --python .venvs/ray --editable . --group versions "ray==2.60.0"
+	@touch $@
+
+test-ray: $(RAY_READY)  ## the provider contract and 500 sessions on a Ray cluster of four nodes, which die
+	RAY_USAGE_STATS_ENABLED=0 .venvs/ray/bin/python -m pytest -s -m ray tests/cluster
 
 test-attacks: $(READY)  ## every attack on live servers: as root, as an ordinary user, in containers
 	$(BIN)/python -m pytest -s -m attacks tests/envs

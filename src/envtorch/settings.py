@@ -2,6 +2,7 @@
 
 import enum
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from envtorch.errors import ConfigurationError
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
+    "REPLICA_NAME",
     "REPLSettings",
     "ServerMode",
     "Settings",
@@ -33,6 +35,9 @@ NEUTRAL = frozenset(
     }
 )  # fmt: skip
 """What a program needs to run at all. Tokens and keys are not among it."""
+
+REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
+"""The names that a server may have behind a proxy: those of pods are among them."""
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest HTTP body or WebSocket message that a server reads unless it is configured otherwise."""
@@ -83,6 +88,9 @@ class Settings:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """`ENVTORCH_MAX_MESSAGE_BYTES`: the largest HTTP body or WebSocket message that the server reads."""
 
+    replica: str | None = None
+    """`ENVTORCH_REPLICA`: the name of this server among several behind one address."""
+
     tracing: bool = False
     """`ENVTORCH_TRACING`: true, 1 or yes; spans for OpenTelemetry."""
 
@@ -109,12 +117,22 @@ class Settings:
             allowed_hosts=_names_in(read, "ENVTORCH_HOSTS"),
             max_message_bytes=_positive(read, "ENVTORCH_MAX_MESSAGE_BYTES", MAX_MESSAGE_BYTES),
             web_interface=_is_on(read, "ENABLE_WEB_INTERFACE"),
+            replica=_replica_in(read),
             tracing=_is_on(read, "ENVTORCH_TRACING"),
             trust_remote_code=_is_on(read, "OPENENV_TRUST_REMOTE_CODE"),
             client_mode=_mode_in(read, "OPENENV_CLIENT_MODE"),
             readme_path=read.get("ENV_README_PATH") or None,
             public_url=f"https://{host}" if (host := read.get("SPACE_HOST")) else None,
         )
+
+
+def _replica_in(read: Mapping[str, str]) -> str | None:
+    name = read.get("ENVTORCH_REPLICA") or None
+    if name is not None and not REPLICA_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"ENVTORCH_REPLICA={name!r}: a replica's name has letters, digits, '-' and '.', 63 at most"
+        )
+    return name
 
 
 _DEFAULT_MODEL = "Qwen/Qwen3-Coder-480B-A35B-Instruct"

@@ -182,8 +182,9 @@ def test_the_environment_is_read_in_one_place() -> None:
 
 
 def test_a_library_does_not_print() -> None:
+    """What an environment's tasks are made of are programs for an agent, and no part of the library."""
     for path in SOURCES:
-        if "cli" not in path.parts:
+        if "cli" not in path.parts and "tasks" not in path.relative_to(ROOT).parts[2:-1]:
             calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
             assert not any(isinstance(c.func, ast.Name) and c.func.id == "print" for c in calls), path
 

@@ -71,3 +71,15 @@ def daytona() -> ProviderSubject:
         chooses_port=False,
         importable="tests.providers.subjects:daytona",
     )
+
+
+def ray() -> ProviderSubject:
+    from envtorch.providers.ray_provider import RayProvider
+
+    return ProviderSubject(
+        make=RayProvider,
+        image=PROBE_APP,
+        options={"cpus": 0.25},
+        chooses_port=False,  # it would be a port of the node
+        importable="tests.providers.subjects:ray",
+    )

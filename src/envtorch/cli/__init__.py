@@ -16,6 +16,7 @@ from envtorch.cli.k8s import k8s
 from envtorch.cli.mcp import mcp
 from envtorch.cli.new import new
 from envtorch.cli.play import play
+from envtorch.cli.proxy_config import proxy_config
 from envtorch.cli.push import push
 from envtorch.cli.recording import recording
 from envtorch.cli.replay import replay_command
@@ -76,5 +77,6 @@ main.command(rich_help_panel=DEPLOY)(build)
 main.command(rich_help_panel=DEPLOY)(push)
 main.command(rich_help_panel=DEPLOY)(wheel)
 main.add_typer(k8s, rich_help_panel=DEPLOY)
+main.command("proxy-config", rich_help_panel=DEPLOY)(proxy_config)
 main.command(rich_help_panel=MACHINE)(doctor)
 main.command(rich_help_panel=MACHINE)(sweep)

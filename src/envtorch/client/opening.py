@@ -126,6 +126,8 @@ def copy_of(
 ) -> Reconnecting | Replaying:
     """A copy of `session` that a fork has made on the server, to be attached by `open()`."""
     copy = resumed(options, session.format, token, unharmful)
+    origin = reconnecting(session)
+    copy.channels.replica = None if origin is None else origin.channels.replica
     if not isinstance(session, Replaying):
         return copy
     return _replaying(options, copy, session.log.copy(), unharmful)

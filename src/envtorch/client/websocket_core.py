@@ -27,6 +27,7 @@ LONGER = struct.Struct("!BBH")
 SHORT_BYTES = 4096
 """Messages of up to this size are framed here; for longer ones the library's masking is faster."""
 
+REPLICA_HEADER = "EnvTorch-Replica"
 RETRIED_STATUSES = frozenset((429, 500, 502, 503, 504))
 """Answers to a handshake that a proxy gives while its server is away for a moment."""
 
@@ -34,7 +35,13 @@ RETRIED_STATUSES = frozenset((429, 500, 502, 503, 504))
 class WebSocketCore:
     """Bytes in, messages out, and the other way round. The shell around it owns the socket."""
 
-    def __init__(self, options: ClientOptions, headers: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        replica: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`replica` is the server, of those behind a proxy, that has the session."""
         self.url = websocket_url(options.base_url)
         try:
             self.uri: WebSocketURI = parse_uri(self.url)
@@ -44,6 +51,8 @@ class WebSocketCore:
         self._protocol = ClientProtocol(self.uri, subprotocols=offered, max_size=options.max_message_bytes)
         self._headers = [*options.all_headers.items(), *headers]
         self._max_bytes = options.max_message_bytes
+        if replica is not None:
+            self._headers.append((REPLICA_HEADER, replica))
         self._fragments: list[bytes] = []
         self._unframed: int | None = None
         """How many bytes the library was given beyond the frames it has returned; None when that is unknown.

@@ -7,7 +7,7 @@ from envtorch.evaluation.estimates import Estimate
 
 __all__ = ["endings_chart", "pass_chart", "rates_chart"]
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 220, 44, 34, 14
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 230, 44, 34, 26
 
 
 def pass_chart(pass_at: Mapping[int, Estimate]) -> str:

@@ -113,7 +113,7 @@ def _worst(worst: Sequence[TaskResult]) -> str:
 
 
 def _anchor(result: TaskResult) -> str:
-    """An address on the page; ids are anything, so it is made of letters and digits only."""
+    """An address inside the task's details, so that a browser opens them; of letters and digits only."""
     return "task-" + result.task.id.encode().hex()
 
 
@@ -127,10 +127,10 @@ def _task(place: int, result: TaskResult) -> str:
     samples = "".join(_sample(result, sample) for sample in result.samples)
     reward = "" if result.mean_reward is None else f"reward {result.mean_reward:.3f}"
     return (
-        f'<details id="{_anchor(result)}"><summary><span class="name">{escape(result.task.id)}</span>'
+        f'<details class="task"><summary><span class="name">{escape(result.task.id)}</span>'
         f'<span class="figure">{reward}</span>'
         f'<span class="figure {_grade(result)}">{result.passed} of {result.scored} passed</span></summary>'
-        f"{samples}</details>"
+        f'<div id="{_anchor(result)}">{samples}</div></details>'
     )
 
 

@@ -4,6 +4,7 @@ The caller holds a lock around every call. A waiter is a future, which a thread 
 coroutine awaits: one queue, first come first served, for both.
 """
 
+import heapq
 import itertools
 from collections import deque
 from concurrent.futures import Future
@@ -12,6 +13,9 @@ from dataclasses import dataclass, field
 from envtorch.errors import CapacityReached, EnvTorchError
 
 __all__ = ["Replica", "Roster", "Ticket"]
+
+MOST_OUTGROWN = 8
+"""How many entries for each replica the ranking may hold before it is made anew."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,7 +49,10 @@ class Roster:
     def __init__(self, *, max_waiting: int | None = None) -> None:
         self._max_waiting = max_waiting
         self._numbers = itertools.count()
-        self._replicas: list[Replica] = []
+        self._replicas: dict[Replica, None] = {}
+        self._by_room: list[tuple[int, int, int, Replica]] = []
+        """A heap, the replica with the most room first. An entry that its replica has outgrown is passed
+        over when it comes up."""
         self._waiting: deque[Ticket] = deque()
         self._closed: EnvTorchError | None = None
 
@@ -59,14 +66,14 @@ class Roster:
 
     def join(self, replica: Replica) -> None:
         """A server became ready."""
-        self._replicas.append(replica)
+        self._replicas[replica] = None
+        self._rank(replica)
         self._grant()
 
     def leave(self, replica: Replica) -> None:
         """A server is dead: nobody is sent there any more, and those who are there will notice."""
         replica.is_alive = False
-        if replica in self._replicas:
-            self._replicas.remove(replica)
+        self._replicas.pop(replica, None)
 
     def doubt(self, replica: Replica) -> None:
         """A session broke: nobody is sent there until `trust` or `leave`."""
@@ -75,6 +82,7 @@ class Roster:
     def trust(self, replica: Replica) -> None:
         """The server was looked at and is well."""
         replica.is_doubted = False
+        self._rank(replica)
         self._grant()
 
     def ask(self, *, is_first: bool = False) -> Ticket:
@@ -109,6 +117,7 @@ class Roster:
         """A session ended."""
         replica.busy -= 1
         assert replica.busy >= 0, "a session was given back twice"
+        self._rank(replica)
         self._grant()
 
     def close(self, error: EnvTorchError) -> None:
@@ -119,10 +128,25 @@ class Roster:
 
     def _roomiest(self) -> Replica | None:
         """Where most sessions are free: load spreads, and a new replica fills up first."""
-        free = [replica for replica in self._replicas if replica.free > 0]
-        return max(free, key=lambda replica: (replica.free, -replica.slot), default=None)
+        ranked = self._by_room
+        while ranked:
+            room, _, _, replica = ranked[0]
+            if replica in self._replicas and -room == replica.free > 0:
+                return replica
+            heapq.heappop(ranked)
+        return None
+
+    def _rank(self, replica: Replica) -> None:
+        """Note how much room a replica has now."""
+        if replica.free > 0:
+            heapq.heappush(self._by_room, (-replica.free, replica.slot, next(self._numbers), replica))
+        if len(self._by_room) > MOST_OUTGROWN * (len(self._replicas) + 1):
+            self._by_room = []
+            for known in self._replicas:
+                self._rank(known)
 
     def _grant(self) -> None:
         while self._waiting and (replica := self._roomiest()) is not None:
             replica.busy += 1
+            self._rank(replica)
             self._waiting.popleft().granted.set_result(replica)

@@ -31,8 +31,7 @@ NO_CHANNEL = 2**31 - 1
 """The channel of a request for many sessions: an error about the whole request is no session's own reply."""
 
 REOPEN_WAIT_S = 1.0
-"""How long a session that replaces a lost one waits for a slot: the lost one's may be about to become
-free."""
+"""How long a session that replaces a lost one waits for a slot: the lost one's may be about to be free."""
 
 
 class ChannelPhase(enum.Enum):
@@ -119,7 +118,8 @@ class ClientChannels:
         self.supports: set[str] = set()
         """What the server said about the session it opened last."""
         self.is_deterministic: bool | None = None
-        """What the environment says of itself, where it does."""
+        self.replica: str | None = None
+        """What the environment says of itself, and the name by which a proxy finds its server."""
         self.max_message_bytes: int | None = None
         """The largest message the server takes, where it said so."""
         self._wait_s = wait_s
@@ -128,11 +128,10 @@ class ClientChannels:
         self._acknowledged: int | None = None
         self._owed: dict[int, Request] = {}
         self._unsent: set[int] = set()
-        """ClientChannels whose owed request has not been sent on the current socket."""
+        """Channels whose owed request has not been sent on the current socket."""
         self._is_to_greet = True
-        """Some session may have to be opened or attached."""
         self._greeted: dict[int, int] = {}
-        """The requests to open or attach that are not answered yet: their ids, and the channels."""
+        """Ids of requests to open or attach that are not answered yet, and their channels."""
         self._given_up: dict[int, int] = {}
         """By channel: the newest request that nobody waits for any more."""
         self._arrived: list[Arrived] = []
@@ -155,8 +154,7 @@ class ClientChannels:
 
     def refusal(self, channel: int) -> EnvTorchError | None:
         """Why a session can only be reset, as it is lost or closed; None when it takes every request."""
-        found = self._channels[channel]
-        if found.phase is ChannelPhase.CLOSED:
+        if (found := self._channels[channel]).phase is ChannelPhase.CLOSED:
             return ClientClosed("the session was closed; reset() opens another")
         return found.error
 
@@ -228,6 +226,7 @@ class ClientChannels:
         for number, channel in enumerate(self._channels):
             if channel.phase is not ChannelPhase.CLOSED:
                 self._lose(number, error)
+        self.replica = None
         self._owed.clear()
         self._unsent.clear()
         self._arrived.clear()
@@ -484,6 +483,7 @@ class ClientChannels:
             told: dict[str, Any] = self.format.read(bytes(answered.data))
             self.supports = set(told.get("supports", ()))
             self.is_deterministic = told.get("deterministic")
+            self.replica = told.get("replica")
             self.max_message_bytes = told.get("max_message_bytes", self.max_message_bytes)
             return
         error = self._error(answered)

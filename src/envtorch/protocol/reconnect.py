@@ -67,6 +67,8 @@ class Connect:
     wire."""
 
     timeout_s: float
+    replica: str | None = None
+    """Which of the servers behind a proxy has the sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +422,8 @@ class Reconnecting:
                 if delay >= left_s:
                     raise Late
             try:
-                agreed = yield Connect(self.timings.attempt_s(deadline - self._clock()))
+                attempt_s = self.timings.attempt_s(deadline - self._clock())
+                agreed = yield Connect(attempt_s, self.channels.replica)
             except ConnectFailed as error:
                 outage.failed(self._clock(), error)
                 continue

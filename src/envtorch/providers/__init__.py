@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from envtorch.providers.kubernetes import KubernetesProvider
     from envtorch.providers.process import ProcessProvider
     from envtorch.providers.provider_base import ContainerProvider, Phase, RuntimeProvider, Status
+    from envtorch.providers.ray_provider import RayProvider
     from envtorch.providers.sweeper import sweep
     from envtorch.providers.uv import UVProvider
 
@@ -26,6 +27,7 @@ __all__ = [
     "LocalDockerProvider",
     "Phase",
     "ProcessProvider",
+    "RayProvider",
     "RuntimeProvider",
     "Space",
     "Status",
@@ -43,6 +45,7 @@ _MODULES = {
     "LocalDockerProvider": "docker",
     "KubernetesProvider": "kubernetes",
     "ProcessProvider": "process",
+    "RayProvider": "ray_provider",
     "Space": "hub",
     "UVProvider": "uv",
     "sweep": "sweeper",
@@ -53,6 +56,7 @@ NAMES = {
     "docker": "LocalDockerProvider",
     "podman": "LocalDockerProvider",
     "kubernetes": "KubernetesProvider",
+    "ray": "RayProvider",
     "daytona": "DaytonaProvider",
 }
 """The providers that can be asked for by name."""

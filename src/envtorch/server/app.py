@@ -238,6 +238,7 @@ def create_fastapi_app(
     app.description = _description(server)
     server.lock(app, settings)
     server.sessions.trace(spans(enabled=settings.tracing))
+    server.sessions.replica = settings.replica
     app.state.env_server = server
     return app
 

@@ -21,6 +21,10 @@ MOMENTS = (0.05, 0.3, 0.6, 0.9, 1.5)
 """When an owner is killed, as parts of the time that a start usually takes."""
 
 
+ENGINES = ("DOCKER_*", "CONTAINER_*", "KUBE*", "RAY_ADDRESS")
+"""The variables by which an owner finds its engine."""
+
+
 class OwnerProcess:
     """A process that starts the probe and says how far it is: one word a line."""
 
@@ -30,7 +34,7 @@ class OwnerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**inherited_environment("DOCKER_*", "CONTAINER_*", "KUBE*"), SECRET: "not for servers"},
+            env={**inherited_environment(*ENGINES), SECRET: "not for servers"},
         )
 
     def reach(self, stage: str) -> str:

@@ -67,7 +67,7 @@ class AsyncShell:
 
     async def _connect(self, wanted: Connect) -> str | None:
         self.abort()
-        self._connection = await Connection.open(self._options, wanted.timeout_s)
+        self._connection = await Connection.open(self._options, wanted.timeout_s, wanted.replica)
         return self._connection.subprotocol
 
     async def _move(self, wanted: Move) -> str:
@@ -107,9 +107,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     @classmethod
-    async def open(cls, options: ClientOptions, timeout_s: float) -> "Connection":
+    async def open(cls, options: ClientOptions, timeout_s: float, replica: str | None = None) -> "Connection":
         """Connect and shake hands. Raises `ConnectFailed` when that does not succeed in time."""
-        core = WebSocketCore(options)
+        core = WebSocketCore(options, replica)
         uri = core.uri
         context = ssl.create_default_context() if uri.secure else None
         connection = cls(core)

@@ -72,7 +72,8 @@ class BlockingShell:
 
     def _connect(self, wanted: Connect) -> str | None:
         self.drop()
-        self._connection = Connection.open(self._options, time.monotonic() + wanted.timeout_s)
+        deadline = time.monotonic() + wanted.timeout_s
+        self._connection = Connection.open(self._options, deadline, wanted.replica)
         return self._connection.subprotocol
 
     def _move(self, wanted: Move) -> str:
@@ -106,9 +107,9 @@ class Connection:
         """Why the last write failed: what the server sent before is still to be read."""
 
     @classmethod
-    def open(cls, options: ClientOptions, deadline: float) -> "Connection":
+    def open(cls, options: ClientOptions, deadline: float, replica: str | None = None) -> "Connection":
         """Connect and shake hands. Raises `ConnectFailed` when that does not succeed in time."""
-        core = WebSocketCore(options, HEADERS)
+        core = WebSocketCore(options, replica, HEADERS)
         try:
             sock = _open(core, deadline)
         except OSError as error:

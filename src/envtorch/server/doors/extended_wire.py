@@ -343,6 +343,8 @@ class ExtendedConversation:
         }
         if self._sessions.is_deterministic is not None:
             told["deterministic"] = self._sessions.is_deterministic
+        if self._sessions.replica is not None:
+            told["replica"] = self._sessions.replica
         return Reply("session", self._format.write(told), self._format)
 
     def _supported(self, session: Session) -> list[str]:

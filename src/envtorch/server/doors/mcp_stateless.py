@@ -6,7 +6,6 @@ session of a server with room for one. A client that negotiates the revision is 
 sessions, unless it sends such a header: `server/discover` then lists this one too.
 """
 
-import secrets
 from collections import OrderedDict
 from importlib.metadata import version
 from typing import Any
@@ -22,6 +21,7 @@ from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, SessionRequired
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
+from envtorch.server.sessions.slots import Names
 
 __all__ = ["StatelessMcp"]
 
@@ -73,7 +73,7 @@ class StatelessMcp:
         return token is not None and (token in self._issued or self._sessions.by_token(token) is not None)
 
     def _issue(self) -> str:
-        token = secrets.token_urlsafe(24)
+        token = Names.new(replica=self._sessions.replica).token
         self._issued[token] = None
         if len(self._issued) > MOST_ISSUED:
             self._issued.popitem(last=False)

@@ -75,6 +75,8 @@ class Sessions:
         self.slots: Room
         self.peers: Peers = NoPeers()
         """The other processes of this server, where a session may live that is not found here."""
+        self.replica: str | None = None
+        """The name of this server among several behind one address; session ids begin with it."""
         self.draining = False
         self.span: Span = no_span
         self.recorder: Recorder | None = None
@@ -233,7 +235,7 @@ class Sessions:
             return next(iter(self._live.values()))
         if self.slots.is_full:
             await self._evict_anonymous()
-        names = Names.new(token)
+        names = Names.new(token, self.replica)
         await self.slots.take(wait_s, names)
         try:
             async with self._spare_turn:
@@ -262,7 +264,7 @@ class Sessions:
         """
         if self.factory.is_shared:
             raise Unsupported("this environment cannot be forked: every session shares the one instance")
-        names = [Names.new() for _ in range(count)]
+        names = [Names.new(replica=self.replica) for _ in range(count)]
         await self.slots.take_together(names)
         outcome = session.submit(Call.with_arguments("fork", count), timeout_s=timeout_s)
         try:

@@ -9,7 +9,11 @@ from typing import NamedTuple, Protocol
 
 from envtorch.errors import CapacityReached
 
-__all__ = ["Names", "Room", "Slots"]
+__all__ = ["REPLICA_MARK", "Names", "Room", "Slots"]
+
+
+REPLICA_MARK = "~"
+"""Ends the name of the replica in a session's id and token. A proxy routes by what is before it."""
 
 
 class Names(NamedTuple):
@@ -19,8 +23,11 @@ class Names(NamedTuple):
     token: str
 
     @classmethod
-    def new(cls, token: str | None = None) -> "Names":
-        return cls(str(uuid.uuid4()), token or secrets.token_urlsafe(24))
+    def new(cls, token: str | None = None, replica: str | None = None) -> "Names":
+        """Names that begin with the name of the replica, where it has one; a `token` of the client's own
+        stays as it is."""
+        prefix = f"{replica}{REPLICA_MARK}" if replica else ""
+        return cls(f"{prefix}{uuid.uuid4()}", token or f"{prefix}{secrets.token_urlsafe(24)}")
 
 
 class Room(Protocol):
