@@ -92,7 +92,7 @@ def test_an_example_is_checked_served_and_played(example: Example, tmp_path: Pat
         has_tools = "tool_name" in schema["properties"]
         action = {"type": "list_tools"} if has_tools else sample(schema, random.Random(3)) or {}
         with GenericEnvClient(url) as env:
-            env.reset(seed=3)
+            env.reset(**({"task": "test/0"} if "TaskSet(" in example.source else {"seed": 3}))
             assert isinstance(env.step(action).observation, dict)
             assert env.state()["step_count"] == (0 if has_tools else 1)
         if has_tools:
