@@ -1,4 +1,4 @@
-"""Train a language model on an environment with GRPO, from nothing, in about three minutes on two cores.
+"""Train a language model on an environment with GRPO, from nothing, in a few minutes on two cores.
 
     pip install 'envtorch[trl]' matplotlib
     python examples/train_grpo.py                                     # through GRPOTrainer(rollout_func=...)
