@@ -203,9 +203,7 @@ class PersistentShell:
         begin = b"\0" + self._nonce + b"\0"
         self._unread += data
         _, found, rest = self._unread.partition(begin)
-        if (
-            not found
-        ):  # not the present command's: nothing is kept but what may be the beginning of its report
+        if not found:  # not of this command: only what may be the beginning of its report is kept
             self._unread = self._unread[1 - len(begin) :]
             return None
         status, *others = rest[: _MOST_REPORT + 1].split(b"\0", 2)
