@@ -6,6 +6,7 @@ import socket as sockets
 from collections.abc import Awaitable, Callable
 
 import pytest
+from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.envs.echo_env.environment import EchoEnvironment
-from envtorch.server import create_app
+from envtorch.server import HTTPEnvServer, create_app
 from tests import patient
 from tests.support import PATIENCE_S, Running, running
 
@@ -40,6 +41,39 @@ def test_what_is_no_route_of_ours_goes_to_the_framework() -> None:
         assert patient.get(server.url + "/nowhere").status_code == 404
         assert "/step" in patient.get(server.url + "/openapi.json").json()["paths"]
         assert not is_dispatched(server, "/step", "GET")
+
+
+def locked() -> None:
+    raise HTTPException(401, "the author's lock")
+
+
+def by_application() -> FastAPI:
+    app = FastAPI(dependencies=[Depends(locked)])
+    HTTPEnvServer(EchoEnvironment, sessions=2).register_routes(app)
+    return app
+
+
+def by_router() -> FastAPI:
+    app, router = FastAPI(), APIRouter(dependencies=[Depends(locked)])
+    HTTPEnvServer(EchoEnvironment, sessions=2).register_routes(router)
+    app.include_router(router)
+    return app
+
+
+@pytest.mark.parametrize("make", [by_application, by_router])
+def test_dependencies_of_an_author_hold_for_our_routes(make: Callable[[], FastAPI]) -> None:
+    with running(make()) as server:
+        for method, path in [("POST", "/reset"), ("POST", "/step"), ("GET", "/state"), ("GET", "/metadata")]:
+            answer = patient.request(method, server.url + path, json=STEP if method == "POST" else None)
+            assert answer.status_code == 401, path
+
+
+def test_an_author_who_handles_errors_handles_all_of_them() -> None:
+    app = create_app(EchoEnvironment, sessions=1)
+    app.add_exception_handler(RuntimeError, lambda request, error: JSONResponse({}, 418))
+    with running(app) as server:
+        assert not is_dispatched(server, "/step", "POST")
+        assert patient.post(server.url + "/reset").status_code == 200
 
 
 def test_middleware_of_an_author_sees_every_request() -> None:

@@ -8,6 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from envtorch import ConcurrencyConfig
+from envtorch.envs.echo_env import EchoObservation
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.server import HTTPEnvServer, create_app
 from tests import patient
@@ -103,6 +104,18 @@ class TestWhoIsCalling:
         for answer in (patient.post(server.url + "/step", json=step()), patient.get(server.url + "/state")):
             assert answer.status_code == 409
             assert HEADER in answer.json()["detail"]
+
+    def test_a_first_reset_that_fails_takes_no_slot(self) -> None:
+        """Its caller is not told the token, so nobody could close it."""
+
+        class Refusing(EchoEnvironment):
+            def reset(self, seed: int | None = None, episode_id: str | None = None) -> EchoObservation:
+                raise RuntimeError("not today")
+
+        with running(create_app(Refusing, sessions=3)) as server:
+            for _ in range(4):  # one more than there is room for
+                assert patient.post(server.url + "/reset").status_code == 500
+            eventually(lambda: server.sessions.active == 0, "every slot is free")
 
     def test_a_session_that_is_gone_is_not_replaced(self, server: Running) -> None:
         answer = patient.post(server.url + "/step", json=step(), headers={HEADER: "gone"})

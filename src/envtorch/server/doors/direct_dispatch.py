@@ -33,7 +33,8 @@ class DirectDispatch:
     """Answers requests for our own routes of one application, behind a gate of the same options.
 
     It takes a request only if the application would do the same with it: its router would choose the same
-    route, and nobody has added middleware or mounted the application in another.
+    route, which has no dependencies, and nobody has added middleware or a handler of errors, or mounted the
+    application in another.
     """
 
     def __init__(
@@ -47,18 +48,23 @@ class DirectDispatch:
         self._of = app
         self._socket = socket
         self._middleware = list(app.user_middleware)
+        self._handlers = dict(app.exception_handlers)
         self._gate = AccessGate(self._answer, **gate)
         self._paths = {path for route in app.router.routes if (path := self._path_of(route)) is not None}
         self._found: dict[tuple[str, str], FoundRoute] = {}
 
     def _path_of(self, route: BaseRoute) -> str | None:
         """The path of a route that may be answered here."""
+        if getattr(route, "dependencies", ()):
+            return None
         is_socket = isinstance(route, WebSocketRoute) and route.endpoint == self._socket
         return route.path if is_socket or type(route) is PlainRoute else None  # type: ignore[attr-defined]
 
     def takes(self, scope: Scope) -> bool:
         """Whether to answer a request here."""
-        if scope.get("path") not in self._paths or self._of.user_middleware != self._middleware:
+        if scope.get("path") not in self._paths:
+            return False
+        if self._of.user_middleware != self._middleware or self._of.exception_handlers != self._handlers:
             return False
         route = None if scope.get("root_path") or self._of.root_path else self._route(scope)
         scope[ROUTE] = route

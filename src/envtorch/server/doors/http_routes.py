@@ -162,11 +162,14 @@ def answering_errors(
 
 
 class PlainRoute(APIRoute):
-    """A route that FastAPI describes and does not run: its endpoint takes a request and gives a response."""
+    """A route that FastAPI describes and does not run: its endpoint takes a request and gives a response.
+
+    One with dependencies, which an author may give to a router or an application, is left to FastAPI.
+    """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.methods and scope["method"] not in self.methods:
-            await super().handle(scope, receive, send)  # 405
+        if self.dependencies or (self.methods and scope["method"] not in self.methods):
+            await super().handle(scope, receive, send)  # which answers 405 to another method
             return
         try:
             response: Response = await self.endpoint(Request(scope, receive))
@@ -279,10 +282,16 @@ class HttpDoor:
         require_json(request)
         body = await _body_of_request(request)
         asked = _read(ResetRequest, body) if body.strip() not in (b"", b"null") else ResetRequest()
-        session = self._named(request) or await self._new_session()
+        named = self._named(request)
+        session = named or await self._new_session()
         options = asked.model_dump(exclude_unset=True)
-        call = Call.reset(options)
-        return self._observed(session, await _once(session, options.get("request_id"), call))
+        try:
+            encoded = await _once(session, options.get("request_id"), Call.reset(options))
+        except BaseException:
+            if named is None:
+                await self._give_up(session)
+            raise
+        return self._observed(session, encoded)
 
     async def step(self, request: Request) -> Response:
         """Take one action in the caller's session."""
@@ -334,6 +343,12 @@ class HttpDoor:
             self._meant()  # forgets those that are over
         self._unclaimed[session.token] = session
         return session
+
+    async def _give_up(self, session: Session) -> None:
+        """End a new session whose first reset failed: its caller is not told the token."""
+        if not self._sessions.serves_anonymous:
+            self._unclaimed.pop(session.token, None)
+            await self._sessions.release(session, "its first reset failed")
 
     def _meant(self) -> Session | None:
         """The session that a caller means who names none: the only one that nobody has named so far."""
