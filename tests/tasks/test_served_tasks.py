@@ -109,6 +109,19 @@ def test_a_task_that_is_not_there_is_the_callers_mistake(server: Running) -> Non
         assert env.reset(task="train/0").observation.question == "0 + 1"
 
 
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_numbers_beyond_any_split_are_the_callers_mistake(isolation: str | None) -> None:
+    with running(create_app(Sums, env_name="sums", isolation=isolation)) as served:
+        for path, body in (
+            ("/reset", {"task": "train/" + "9" * 5000}),
+            ("/sums/task", {"split": "train", "index": 10**30}),
+            ("/sums/task_range", {"split": "train", "start": 10**30}),
+            ("/sums/task_range", {"split": "train", "stop": 10**30}),
+        ):
+            answer = patient.post(served.url + path, json=body)
+            assert 400 <= answer.status_code < 500, (path, answer.text)
+
+
 def test_a_task_without_hidden_fields_may_be_sent_whole() -> None:
     with SumsEnv.local(Open) as env:
         assert env.reset(task={"question": "3 + 3", "answer": 6}).observation.question == "3 + 3"

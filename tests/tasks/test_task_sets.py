@@ -157,6 +157,75 @@ def test_a_function_is_read_only_as_far_as_needed() -> None:
     assert len(read) <= 7
 
 
+def test_a_function_that_fails_once_is_called_again_for_the_rest() -> None:
+    calls: list[int] = []
+
+    def flaky() -> Iterator[dict[str, Any]]:
+        calls.append(1)
+        yield from ROWS[:3]
+        if len(calls) < 3:
+            raise OSError("the network is gone")
+        yield from ROWS[3:]
+
+    tasks = TaskSet(Sum, flaky)
+    for _ in range(2):
+        with pytest.raises(OSError, match="network is gone"):
+            len(tasks)
+        assert tasks.entry("test/2").task.answer == 4, "what was read is kept"
+    assert [task.answer for task in tasks] == [2 * n for n in range(7)]
+    assert tasks.num_tasks("test") == 7
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("good", [0, 3])
+def test_a_failed_iterator_that_is_given_again_is_not_the_end_of_the_set(good: int) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from ROWS[:good]
+        raise OSError("the network is gone")
+
+    only = rows()
+    tasks = TaskSet(Sum, lambda: only)
+    with pytest.raises(OSError, match="network is gone"):
+        len(tasks)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="return a new one from each call"):
+            len(tasks)
+
+
+def test_a_function_that_gives_fewer_tasks_after_an_error_is_refused() -> None:
+    calls: list[int] = []
+
+    def shrinking() -> Iterator[dict[str, Any]]:
+        calls.append(1)
+        if len(calls) == 1:
+            yield from ROWS[:3]
+            raise OSError("the network is gone")
+        yield ROWS[0]
+
+    tasks = TaskSet(Sum, shrinking)
+    with pytest.raises(OSError, match="network is gone"):
+        len(tasks)
+    with pytest.raises(ConfigurationError, match=r"gave 1 tasks when it was called again .* at least 3"):
+        len(tasks)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_numbers_that_no_split_can_have_are_the_callers_mistake(kind: str, tmp_path: Path) -> None:
+    tasks = TaskSet(Sum, {"train": SOURCES[kind](tmp_path)})
+    for digits in (19, 20, 5000):
+        with pytest.raises(
+            InvalidAction, match=r"there is no task train/9+(\.\.\.)?: the split has 7"
+        ) as refused:
+            tasks.entry("train/" + "9" * digits)
+        assert len(str(refused.value)) < 200
+    for start, stop in ((10**30, None), (0, 10**30)):
+        with pytest.raises(InvalidAction, match="start and stop are numbers from 0 to"):
+            tasks.get_task_range("train", start, stop)
+    with pytest.raises(IndexError):
+        tasks.get_task("train", 10**30)
+    assert tasks.get_task_range("train", 10**15) == []
+
+
 def test_threads_may_read_a_set_together() -> None:
     tasks = TaskSet(Sum, {"train": generated})
     seen: list[list[int]] = []

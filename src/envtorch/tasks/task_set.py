@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from envtorch.errors import ConfigurationError, InvalidAction
+from envtorch.tasks.hidden_fields import HiddenFields
 from envtorch.tasks.task_sources import Rows, TaskSource, open_rows
 
 __all__ = ["TaskEntry", "TaskSet"]
@@ -25,7 +27,8 @@ class TaskEntry(Generic[TaskT]):
     id: str
     """`split/name`: the name is the row's own `id`, or else its place in the split."""
     hash: str
-    """Of the task's contents, the same for the same contents on any machine."""
+    """Of the task's fields that are not hidden, the same for the same contents on any machine. It is served,
+    so it does not depend on what is hidden: a short answer could be found by trying."""
     task: TaskT
 
 
@@ -55,8 +58,10 @@ class TaskSet(Generic[TaskT]):
         """`source` is where the tasks of each split come from; a source by itself is the split `test`.
 
         kind: the class of a task: a pydantic model, a dataclass, a TypedDict or `dict`.
-        hidden: fields that the task routes leave out, such as the answer. Tasks with hidden fields can be
-            named by a caller, but not sent.
+        hidden: fields that the task routes leave out, such as the answer, by their names in the class (not an
+            alias, nor a path such as `a.b`). Tasks with hidden fields can be named by a caller, but not
+            sent. Raises `ConfigurationError` for a name that is not a field; in a set of `dict`, where the
+            fields are not known before, a task without that field is refused when it is read.
         """
         sources = source if isinstance(source, Mapping) else {"test": source}
         if not sources:
@@ -65,8 +70,10 @@ class TaskSet(Generic[TaskT]):
         if wrong:
             raise ConfigurationError(f"a split cannot be called {wrong[0]!r}: a name without a slash")
         self._adapter: TypeAdapter[TaskT] = TypeAdapter(kind)
-        self._hidden = frozenset(hidden)
-        self._splits = {name: _Split(name, open_rows(rows), self._adapter) for name, rows in sources.items()}
+        self._hidden = HiddenFields(kind, self._adapter, hidden)
+        self._splits = {
+            name: _Split(name, open_rows(rows), self._adapter, self._hidden) for name, rows in sources.items()
+        }
 
     @property
     def splits(self) -> Sequence[str]:
@@ -83,7 +90,10 @@ class TaskSet(Generic[TaskT]):
     def entries(
         self, split: str | None = None, start: int | None = None, stop: int | None = None
     ) -> Iterator[TaskEntry[TaskT]]:
-        """Tasks in order, of one split or of all."""
+        """Tasks in order, of one split or of all. Raises `InvalidAction` for bounds out of range."""
+        for bound in (start or 0, stop or 0):
+            if not 0 <= bound <= sys.maxsize:
+                raise InvalidAction(f"start and stop are numbers from 0 to {sys.maxsize}")
         for one in self._splits.values() if split is None else [self._split(split)]:
             yield from one.entries(start or 0, stop)
 
@@ -103,7 +113,8 @@ class TaskSet(Generic[TaskT]):
         """What `reset(task=given)` means: a task by its id, or as the task routes gave it, or contents.
 
         Contents are returned as they are, for `reset` to validate. Raises `InvalidAction` for an id that is
-        not there, for a task that has changed since it was served, and for contents where fields are hidden.
+        not there, for a task whose public fields have changed since it was served, and for contents where
+        fields are hidden.
         """
         if isinstance(given, str):
             return self.entry(given).task
@@ -150,8 +161,7 @@ class TaskSet(Generic[TaskT]):
         return self.get_task_range(split)
 
     def _served(self, entry: TaskEntry[TaskT]) -> dict[str, Any]:
-        fields = self._adapter.dump_python(entry.task, mode="json", exclude=set(self._hidden))
-        return {"id": entry.id, "hash": entry.hash, "task": fields}
+        return {"id": entry.id, "hash": entry.hash, "task": self._hidden.public(entry.task)}
 
     def _split(self, name: str) -> "_Split[TaskT]":
         if name not in self._splits:
@@ -160,10 +170,13 @@ class TaskSet(Generic[TaskT]):
 
 
 class _Split(Generic[TaskT]):
-    def __init__(self, name: str, rows: Rows, adapter: TypeAdapter[TaskT]) -> None:
+    def __init__(
+        self, name: str, rows: Rows, adapter: TypeAdapter[TaskT], hidden: HiddenFields[TaskT]
+    ) -> None:
         self._name = name
         self.rows = rows
         self._adapter = adapter
+        self._hidden = hidden
 
     def at(self, index: int) -> TaskEntry[TaskT]:
         return self._entry(index, self.rows[index])
@@ -173,15 +186,14 @@ class _Split(Generic[TaskT]):
             yield self._entry(index, row)
 
     def named(self, name: str) -> TaskEntry[TaskT]:
-        place = self._places.get(name) if self._has_names else None
+        place = self._places.get(name) if self._has_names else _index_named(name)
         try:
-            if place is None and not self._has_names and name.isdecimal() and name == str(int(name)):
-                return self.at(int(name))
             if place is not None:
                 return self.at(place)
         except IndexError:
             pass
-        raise InvalidAction(f"there is no task {self._name}/{name}: the split has {len(self.rows)} tasks")
+        told = name if len(name) <= 100 else f"{name[:100]}..."
+        raise InvalidAction(f"there is no task {self._name}/{told}: the split has {len(self.rows)} tasks")
 
     def check(self) -> None:
         for _ in self.entries(0, None):
@@ -221,9 +233,19 @@ class _Split(Generic[TaskT]):
             field = ".".join(map(str, problem["loc"]))
             told = f"{field}: {problem['msg']}" if field else problem["msg"]
             raise ConfigurationError(f"{self.rows.place(index)}: this is not a task: {told}") from None
-        contents = json.dumps(self._adapter.dump_python(task, mode="json"), sort_keys=True)
+        try:
+            contents = json.dumps(self._hidden.public(task), sort_keys=True)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.rows.place(index)}: {error}") from None
         digest = hashlib.sha256(contents.encode()).hexdigest()[:16]
         return TaskEntry(f"{self._name}/{self._name_of(index, row)}", digest, task)
+
+
+def _index_named(name: str) -> int | None:
+    """The place that an id names, if it is a number as `str` writes it."""
+    if len(name) > len(str(sys.maxsize)) or not name.isdecimal() or name != str(int(name)):
+        return None
+    return int(name)
 
 
 def _own_id(row: Any) -> str | None:

@@ -30,7 +30,8 @@ class HubDataset:
 
 TaskSource = str | os.PathLike[str] | HubDataset | Sequence[Any] | Callable[[], Iterable[Any]]
 """A path that ends in `.jsonl` or `.parquet`, a dataset of the hub, a list, or a function that gives an
-iterable, such as a generator function. Rows are tasks of the set's class, or mappings with its fields."""
+iterable, such as a generator function. A function is called again after its iterable has failed, and then
+gives the same rows in the same order. Rows are tasks of the set's class, or mappings with its fields."""
 
 
 class Rows(Protocol):
@@ -85,12 +86,17 @@ def _file_rows(path: Path) -> Rows:
 
 
 class GivenRows:
-    """Rows of an iterable. A function's is read as far as it is needed, and kept."""
+    """Rows of an iterable. A function's is read as far as it is needed, and kept.
+
+    An iterable that raises an error is dropped, and the next access calls the function again. What was kept
+    stays, and that many rows of the new iterable are passed over.
+    """
 
     def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
         self._make = make
         self._kept: list[Any] = []
         self._rest: Iterator[Any] | None = None
+        self._failed: Iterator[Any] | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -115,12 +121,33 @@ class GivenRows:
         """Keep one row more, if there is one. Several threads may read."""
         with self._lock:
             if self._rest is None:
-                self._rest = iter(self._make())
+                self._rest = self._begin()
             try:
                 self._kept.append(next(self._rest))
             except StopIteration:
                 return False
+            except BaseException:
+                self._rest, self._failed = None, self._rest
+                raise
             return True
+
+    def _begin(self) -> Iterator[Any]:
+        """A new iterator, which stands after the rows that are kept."""
+        rest = iter(self._make())
+        if rest is self._failed:
+            raise ConfigurationError(
+                "tasks cannot be read on after an error: the function returned the iterator that failed; "
+                "return a new one from each call"
+            )
+        for index in range(len(self._kept)):
+            try:
+                next(rest)
+            except StopIteration:
+                raise ConfigurationError(
+                    f"the function gave {index} tasks when it was called again after an error, and at least "
+                    f"{len(self._kept)} before: it has to give the same tasks each time"
+                ) from None
+        return rest
 
 
 class JSONLinesRows:

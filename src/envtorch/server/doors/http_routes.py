@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Mount
@@ -28,6 +28,14 @@ from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.messages import invalid, read_json, write_json
+from envtorch.server.doors.http_bodies import (
+    HealthResponse,
+    ObservationResponse,
+    ResetRequest,
+    SchemaResponse,
+    StepOptions,
+    StepRequest,
+)
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
@@ -51,55 +59,6 @@ UNHEALTHY_S = 30.0
 P = ParamSpec("P")
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
-
-
-class ResetRequest(BaseModel):
-    """Keywords for the environment's `reset`; those it does not take are dropped, as OpenEnv does."""
-
-    model_config = ConfigDict(extra="allow")
-
-    seed: Annotated[int, Field(ge=0)] | None = None
-    episode_id: Annotated[str, Field(max_length=255)] | None = None
-
-
-class StepOptions(BaseModel):
-    """Keywords for the environment's `step`, and those of the request itself."""
-
-    model_config = ConfigDict(extra="allow")
-
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
-    request_id: Annotated[str, Field(max_length=255)] | None = None
-
-
-class StepRequest(StepOptions):
-    """An action, and keywords for the environment's `step`."""
-
-    action: dict[str, Any]
-
-
-class ObservationResponse(BaseModel):
-    """What `/reset` and `/step` answer."""
-
-    observation: dict[str, Any]
-    reward: float | None = None
-    done: bool = False
-    metadata: dict[str, Any] | None = None
-
-
-class SchemaResponse(BaseModel):
-    """JSON schemas of what travels."""
-
-    action: dict[str, Any]
-    observation: dict[str, Any]
-    state: dict[str, Any]
-    reset_observation: dict[str, Any]
-
-
-class HealthResponse(BaseModel):
-    """Whether the server can build an environment; if not, why."""
-
-    status: str
-    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

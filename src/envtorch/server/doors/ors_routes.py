@@ -29,7 +29,8 @@ from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.messages import read_json
 from envtorch.protocol.observation_text import observation_text
 from envtorch.server.doors.agent_tools import STEP, AgentTools
-from envtorch.server.doors.http_routes import DefaultRoute, ResetRequest, answering_errors, require_json
+from envtorch.server.doors.http_bodies import ResetRequest
+from envtorch.server.doors.http_routes import DefaultRoute, answering_errors, require_json
 from envtorch.server.doors.task_routes import InvalidIndex, UnknownEnvironment
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
