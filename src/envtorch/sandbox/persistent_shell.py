@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import select
 import signal
@@ -20,9 +21,10 @@ __all__ = ["PersistentShell", "ShellAnswer", "ShellReport"]
 
 _START_S = 30.0
 _CHUNK = 1 << 16
-_PIPE_COMMAND = 2048
-"""Bash reads a pipe byte by byte: longer commands are put into a file."""
+_SHORT_COMMAND = 2048
+"""Bash reads a socket byte by byte: longer commands are put into a file."""
 _MOST_REPORT = 16384
+_STATUS = re.compile(rb"[0-9]{1,3}")
 _MOST_DRAINED = 256
 _INTERRUPT = b"\x03"
 
@@ -47,7 +49,11 @@ class ShellAnswer:
 
 
 class PersistentShell:
-    """One bash, its terminal and its pipes. Used by one thread at a time."""
+    """One bash, its terminal, its sockets and its output. Used by one thread at a time.
+
+    A report counts only with the nonce of the present command, and once. The nonce is sent behind the command
+    and read by bash when the command has ended. A shell whose report is malformed is ended.
+    """
 
     def __init__(
         self,
@@ -67,11 +73,15 @@ class PersistentShell:
         for descriptor in self._ends.all():
             os.set_blocking(descriptor, False)
         self._unread = b""
+        self._nonce: bytes | None = None
+        """What the report that is waited for begins with; None when none is due."""
         self.on_terminal: Callable[[bytes], None] = lambda data: None
         """Called with what programs write to the terminal itself."""
         self.directory = self.plan["directory"]
         self.is_busy = False
         """A program has the terminal, and the shell waits for its end."""
+        with contextlib.suppress(OSError):  # it has ended already: the missing report says so
+            os.write(self._ends.commands, self._expect_report())
         report, _ = self._await_report(HeadAndTail(1024), time.monotonic() + _START_S)
         if report is None or report.ended:
             self.close()
@@ -137,6 +147,9 @@ class PersistentShell:
         report, _ = self._await_report(output, time.monotonic() + self._grace_s)
         if report is not None and not report.ended:
             return report
+        return self._give_up()
+
+    def _give_up(self) -> ShellReport:
         self._channel.tell({"op": "signal", "job": self.job, "number": int(signal.SIGKILL)})
         return ShellReport(None, self.directory, ended=True)
 
@@ -144,11 +157,17 @@ class PersistentShell:
         if "\0" in command:
             raise ValueError("a command cannot hold a NUL character")
         text = command.encode("utf-8", "surrogatepass")
-        if len(text) > _PIPE_COMMAND:
+        if len(text) > _SHORT_COMMAND:
             path = f"/dev/shm/.command-{self.job}"  # noqa: S108  of the session, not of this machine
             self._put_file(path, text)
             text, mode = path.encode(), mode + "f"
-        os.write(self._ends.commands, mode.encode() + b"\0" + text + b"\0")
+        os.write(self._ends.commands, mode.encode() + b"\0" + text + b"\0" + self._expect_report())
+
+    def _expect_report(self) -> bytes:
+        """Choose the nonce of the next report; what is to be sent of it."""
+        self._unread = b""
+        self._nonce = secrets.token_hex(16).encode()
+        return self._nonce + b"\0"
 
     def _await_report(self, output: HeadAndTail, deadline: float) -> tuple[ShellReport | None, bool]:
         """The next report, None at the deadline; and whether anything was written meanwhile."""
@@ -175,19 +194,37 @@ class PersistentShell:
             data = os.read(self._ends.reports, _CHUNK)
         except BlockingIOError:
             return None
-        self._unread = (self._unread + data)[-_MOST_REPORT:]
+        except ConnectionError:
+            data = b""
         if not data:
             return ShellReport(None, self.directory, ended=True)
-        found = None
-        while self._unread.count(b"\0") >= 2:
-            status, directory, self._unread = self._unread.split(b"\0", 2)
-            if status == b"left":  # a stray `break` left the loop: an empty line brings bash back to it
-                with contextlib.suppress(BlockingIOError, OSError):
-                    os.write(self._ends.terminal, b"\n")
-                continue
-            self.directory = directory.decode(errors="replace") or "/"
-            found = ShellReport(int(status) if status.isdigit() else 1, self.directory)
-        return found
+        if self._nonce is None:
+            return None
+        begin = b"\0" + self._nonce + b"\0"
+        self._unread += data
+        _, found, rest = self._unread.partition(begin)
+        if not found:  # not of this command: only what may be the beginning of its report is kept
+            self._unread = self._unread[1 - len(begin) :]
+            return None
+        status, *others = rest[: _MOST_REPORT + 1].split(b"\0", 2)
+        if len(others) == 2:
+            return self._take_report(status, others[0])
+        if len(rest) > _MOST_REPORT:
+            return self._give_up()
+        self._unread = begin + rest
+        return None
+
+    def _take_report(self, status: bytes, directory: bytes) -> ShellReport | None:
+        self._nonce = None
+        if status == b"left":  # a stray `break` left the loop: an empty line brings bash back to it
+            with contextlib.suppress(OSError):
+                os.write(self._ends.commands, self._expect_report())
+                os.write(self._ends.terminal, b"\n")
+            return None
+        if not _STATUS.fullmatch(status) or int(status) > 255:
+            return self._give_up()
+        self.directory = directory.decode(errors="replace") or "/"
+        return ShellReport(int(status), self.directory)
 
     def _await_end(self, output: HeadAndTail, deadline: float) -> ShellReport:
         """The shell is gone, or has become another program (`exec`): read on until that has ended."""

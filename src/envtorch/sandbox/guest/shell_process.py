@@ -1,12 +1,17 @@
-"""Starts the persistent shell of a session: bash on a terminal, beside it pipes for commands and reports.
+"""Starts the persistent shell of a session: bash on a terminal, beside it sockets for commands and reports.
 
 Commands never pass through the terminal, and their ends are never read out of its output. Bash asks for each
-command on a pipe, in `PROMPT_COMMAND`, and reports status and directory of the last one on another. So a
+command on a socket, in `PROMPT_COMMAND`, and reports status and directory of the last one on another. So a
 program that reads from the terminal eats no command, and an interrupted command ends at the next report.
+
+They are sockets because the kernel opens no socket through `/proc/PID/fd`, as it would a pipe: programs do
+not inherit the two, and cannot open the copies that bash keeps while it runs a command. Behind each command
+the owner sends a nonce, which bash reads only when the command has ended, and repeats in its report.
 """
 
 import fcntl
 import os
+import socket
 import struct
 import termios
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +24,22 @@ _UNLOCK, _NUMBER = 0x40045431, 0x80045430
 
 LOOP = r"""
 exec 9<&-
-[ -f ~/.bashrc ] && . ~/.bashrc </dev/null >/dev/null 2>&1
+[ -f ~/.bashrc ] && . ~/.bashrc </dev/null >/dev/null 2>&1 60>&- 61<&- 63>&-
 PS1= PS2= HISTCONTROL=
 unset MAILCHECK TMOUT
 shopt -s expand_aliases
 set -o history +o histexpand
+__et_owes=1 __et_nonce=
 PROMPT_COMMAND='__et_status=$?
 __et_again() { return $__et_status; }
-while printf "%s\0%s\0" "$__et_status" "$PWD" >&60
+while if [ "${__et_owes-}" ]; then
+        [ "${__et_nonce-}" ] || IFS= read -r -d "" -u 61 __et_nonce
+        printf "\0%s\0%s\0%s\0" "$__et_nonce" "$__et_status" "${PWD-}" >&60
+        __et_owes= __et_nonce=
+    fi
     IFS= read -r -d "" -u 61 __et_mode && IFS= read -r -d "" -u 61 __et_text
 do
+__et_owes=1
 case $__et_mode in
 *f) __et_text=$(<"$__et_text") __et_mode=${__et_mode%f} ;;
 esac
@@ -38,15 +49,19 @@ n) history -s -- "$__et_text"; __et_again
 t) history -s -- "$__et_text"; __et_again
    eval "$__et_text" 60>&- 61<&- 63>&-; __et_status=$? ;;
 q) eval "$__et_text" </dev/null >&63 2>/dev/null 60>&- 61<&- 63>&- ;;
+*) __et_status=unreadable ;;
 esac
 jobs >/dev/null 2>&1
 done
-printf "left\0\0" >&60
+IFS= read -r -d "" -u 61 __et_nonce
+printf "\0%s\0left\0\0" "$__et_nonce" >&60
+__et_nonce=
 __et_again'
 """
 """What bash reads instead of its own start-up files. Modes of a command: `n` with its output on a pipe, `t`
 on the terminal itself, `q` for questions of the owner's, which leave no trace; with `f` the text is in a
-file."""
+file. One report is owed at the start, and one for each command: an interrupt between two adds none. A
+command that was not read whole is not run, and its status is no number, which ends the shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +98,8 @@ def start(plan: ShellPlan, lock: Callable[[], None]) -> tuple[int, ShellEnds]:
     fcntl.ioctl(master, _UNLOCK, struct.pack("i", 0))
     (number,) = struct.unpack("i", fcntl.ioctl(master, _NUMBER, bytes(4)))
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", plan.rows, plan.columns, 0, 0))
-    reports, commands, output, startup = (os.pipe() for _ in range(4))
+    reports, commands = _socket_pair(), _socket_pair()
+    output, startup = os.pipe(), os.pipe()
     os.write(startup[1], LOOP.encode())
     os.close(startup[1])
     process = os.fork()
@@ -93,6 +109,11 @@ def start(plan: ShellPlan, lock: Callable[[], None]) -> tuple[int, ShellEnds]:
     for descriptor in (startup[0], reports[1], commands[0], output[1]):
         os.close(descriptor)
     return process, ShellEnds(master, reports[0], commands[1], output[0])
+
+
+def _socket_pair() -> tuple[int, int]:
+    one, other = socket.socketpair()
+    return one.detach(), other.detach()
 
 
 def _become_shell(
