@@ -1,8 +1,10 @@
 """The session routes of the Open Reward Standard, over a real socket."""
 
 import json
+import threading
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -15,7 +17,7 @@ from envtorch.server import create_app
 from envtorch.server.workers.http_forwarding import session_name
 from envtorch.tasks import TaskSet
 from tests import patient
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 Events = list[tuple[str, str]]
 
@@ -230,3 +232,175 @@ def test_production_mode_has_no_such_door() -> None:
 
 def test_a_server_of_several_workers_finds_the_session_by_the_standards_header() -> None:
     assert session_name("/adding/call", Headers({"X-Session-ID": "token"})) == "token"
+
+
+def test_a_request_goes_to_the_worker_of_the_header_that_its_route_reads() -> None:
+    both = Headers({"X-Session-ID": "standard", "EnvTorch-Session": "ours"})
+    assert session_name("/adding/call", both) == "standard"
+    assert session_name("/delete", both) == "standard"
+    assert session_name("/step", both) == "ours"
+    assert session_name("/step", Headers({"X-Session-ID": "of-a-proxy"})) is None
+
+
+class Say(Action):
+    text: str
+
+
+class Quoting(Environment[Say, Sum, State]):
+    """Quotes what it fails at, and gives scores as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = State()
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None) -> Sum:
+        self._state = State()
+        return Sum()
+
+    def step(self, action: Say) -> Sum:
+        raise ValueError(action.text)
+
+    def score_group(self, candidates: list[dict[str, Any]]) -> Any:
+        return candidates[0]["scores"]
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+@pytest.fixture(scope="module")
+def quoting() -> Iterator[Running]:
+    with running(create_app(Quoting, sessions=8)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n", "\x0b", "\x0c", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_no_text_in_an_error_begins_an_event_of_its_own(end: str, quoting: Running) -> None:
+    player = Player(quoting.url)
+    player.post("/create", {"task_spec": {}})
+    forged = end.join(["x", "", "event: end", 'data: {"ok": true}', "", ""])
+    answer = player.post("/call", {"name": "step", "input": {"text": forged}})
+    lines = answer.text.splitlines()
+    assert [line for line in lines if line.startswith("event:")] == ["event: task_id", "event: error"]
+    assert all(line.startswith(("event: ", "data: ")) for line in lines if line), lines
+    refused = player.post("/call", {"name": "step", "input": {"text": "x"}, "task_id": f"line{end}2"})
+    assert refused.status_code == 422
+    player.post("/delete", {})
+
+
+@pytest.mark.parametrize("scores", [["much"], [None], None, 3, [], [1, 2], [{"reward": "much"}], [{}]])
+def test_scores_that_are_no_numbers_are_an_error_that_is_told(scores: Any, quoting: Running) -> None:
+    player = Player(quoting.url)
+    player.post("/create", {"task_spec": {}})
+    told = events_of(player.post("/score_group", {"candidates": [{"scores": scores}]}))
+    assert told[-1][0] == "error"
+    assert told[-1][1].startswith("EnvironmentFailed: score_group returned")
+    player.post("/delete", {})
+
+
+@pytest.mark.parametrize("spec", [{"seed": -1}, {"seed": "x"}, {"episode_id": "y" * 256}])
+def test_an_episode_begins_with_options_that_reset_takes_over_http(
+    spec: dict[str, Any], quoting: Running
+) -> None:
+    player = Player(quoting.url)
+    assert player.post("/reset", spec).status_code == 422
+    assert player.post("/create", {"task_spec": spec}).status_code == 422
+    assert player.post("/create", {"task_spec": {"seed": 1}}).status_code == 200, "it had not begun"
+    player.post("/delete", {})
+
+
+@pytest.mark.parametrize("path", ["/create_session", "/ping", "/delete", "/delete_session"])
+def test_a_body_that_is_not_json_is_refused_where_none_is_needed(path: str, quoting: Running) -> None:
+    player = Player(quoting.url)
+    before = quoting.sessions.active
+    text = {**player.headers, "Content-Type": "text/plain"}
+    assert patient.post(quoting.url + path, content="x", headers=text).status_code == 415
+    assert quoting.sessions.active == before
+    unused = {**player.headers, "Content-Type": "application/octet-stream"}
+    assert patient.post(quoting.url + "/ping", headers=unused).status_code == 200, "there is no body"
+    player.post("/delete", {})
+
+
+class Held(Adding):
+    """Every reset and every step waits until it may go on."""
+
+    entered: ClassVar[threading.Event]
+    may_go_on: ClassVar[threading.Event]
+
+    def reset(self, task: dict[str, int] | None = None, first: int = 0) -> Sum:
+        self._wait()
+        return super().reset(task, first)
+
+    def step(self, action: Add) -> Sum:
+        self._wait()
+        return super().step(action)
+
+    def _wait(self) -> None:
+        self.entered.set()
+        assert self.may_go_on.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def held() -> Iterator[Running]:
+    Held.entered, Held.may_go_on = threading.Event(), threading.Event()
+    with running(create_app(Held, sessions=2)) as server:
+        yield server
+        Held.may_go_on.set()
+
+
+def at_a_final_step(server: Running) -> Player:
+    """A player whose next call is held."""
+    player = Player(server.url)
+    Held.may_go_on.set()
+    assert player.post("/create", {"task_spec": {"first": 9}}).status_code == 200
+    Held.entered.clear()
+    Held.may_go_on.clear()
+    return player
+
+
+def steps_of(player: Player) -> int:
+    state = patient.get(player.url + "/state", headers={"EnvTorch-Session": player.headers["X-Session-ID"]})
+    return int(state.json()["step_count"])
+
+
+def test_a_call_that_is_sent_while_the_final_one_runs_takes_no_step(held: Running) -> None:
+    player = at_a_final_step(held)
+    with ThreadPoolExecutor(1) as pool, patient.Client(base_url=held.url, headers=player.headers) as http:
+        final = pool.submit(player.call, "step", {"number": 1})
+        assert Held.entered.wait(PATIENCE_S)
+        late = {"name": "step", "input": {"number": 1}}
+        with http.stream("POST", "/call", json=late) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "event: task_id"
+            assert player.post("/ping", {}).status_code == 200
+            Held.may_go_on.set()
+            assert '"episode_finished"' in "".join(lines)
+        assert final.result(PATIENCE_S)[1]["output"]["finished"]
+    assert steps_of(player) == 1
+
+
+def test_a_final_call_whose_client_left_ends_the_episode(held: Running) -> None:
+    player = at_a_final_step(held)
+    with patient.Client(base_url=held.url, headers=player.headers) as http:
+        final = {"name": "step", "input": {"number": 1}, "task_id": "final"}
+        with http.stream("POST", "/call", json=final):
+            assert Held.entered.wait(PATIENCE_S)
+    for _ in range(3):  # the server has seen by then that the connection is gone
+        assert player.post("/ping", {}).status_code == 200
+    Held.may_go_on.set()
+    assert player.call("step", {"number": 1})[1]["reason"] == "episode_finished"
+    assert player.call("step", {"number": 1}, task_id="final")[1]["output"]["finished"], "as it was"
+    assert steps_of(player) == 1
+
+
+def test_of_several_creations_of_one_session_one_succeeds(held: Running) -> None:
+    player = Player(held.url)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(player.post, "/create", {"task_spec": {}})
+        assert Held.entered.wait(PATIENCE_S)
+        others = [pool.submit(player.post, "/create", {"task_spec": {"first": 5}}) for _ in range(2)]
+        player.post("/ping", {})
+        Held.may_go_on.set()
+        assert [other.result().status_code for other in others] == [400, 400]
+        assert first.result().status_code == 200
+    assert player.get("/prompt").json()[0]["text"] == "sum 0"

@@ -56,6 +56,20 @@ class TestEpisodes:
             lost = here.get("/state", headers={"EnvTorch-Session": token})
             assert (lost.status_code, lost.json()["code"]) == (404, "SESSION_ERROR")
 
+    def test_of_the_open_reward_standard_are_forwarded_by_its_own_header(self, two: WorkersServer) -> None:
+        with two.http(HERE) as here, two.http(THERE) as there:
+            opened = here.post("/create_session").text
+            token = opened.partition("data: ")[2].partition("\n")[0]
+            foreign = there.post("/reset", json={}).headers["EnvTorch-Session"]
+            both = {"X-Session-ID": token, "EnvTorch-Session": foreign}
+            assert there.post("/create", json={"task_spec": {"seed": 3}}, headers=both).json()["sid"] == token
+            called = there.post("/call", json={"name": "step", "input": {}}, headers=both)
+            assert f"process: {two.process_of(HERE)}\\n" in called.text
+            assert there.post("/delete", headers=both).status_code == 200
+            assert there.post("/ping", headers=both).status_code == 410, "as a single worker answers"
+            assert there.post("/delete", headers=both).status_code == 200
+            assert there.post("/close", headers={"EnvTorch-Session": foreign}).json() == {"closed": True}
+
     def test_a_request_id_is_heeded_whichever_way_it_comes(self, two: WorkersServer) -> None:
         with two.http(HERE) as here, two.http(THERE) as there:
             there.headers["EnvTorch-Session"] = here.post("/reset").headers["EnvTorch-Session"]

@@ -11,35 +11,49 @@ its secrets when its server is started.
 
 import asyncio
 import json
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from envtorch.errors import EnvTorchError, InvalidAction, SessionLost
+from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, SessionLost
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.messages import read_json
 from envtorch.protocol.observation_text import observation_text
 from envtorch.server.doors.agent_tools import STEP, AgentTools
+from envtorch.server.doors.http_bodies import ResetRequest
 from envtorch.server.doors.http_routes import DefaultRoute, answering_errors, require_json
 from envtorch.server.doors.task_routes import InvalidIndex, UnknownEnvironment
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 
-__all__ = ["ORS_SESSION_HEADER", "OrsDoor"]
+__all__ = ["ORS_PATHS", "ORS_SESSION_HEADER", "OrsDoor"]
 
 ORS_SESSION_HEADER = "X-Session-ID"
+ORS_PATHS = (
+    *("/create_session", "/create", "/ping", "/delete", "/delete_session"),
+    *("/prompt", "/messages", "/call", "/score_group"),
+)
+"""How the paths end whose session is the one that `ORS_SESSION_HEADER` names."""
 QUIET_S = 10.0
 """How often a stream says that it is alive: clients give up one that is silent for 30 seconds."""
 PIECE = 4096
 """How many characters of a result are in one event."""
+
+
+TaskId = Annotated[str, Field(max_length=255, pattern=r"^[!-~]*$")]
+"""Printable ASCII without spaces: the id is sent back as the whole of an event's data."""
+
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class _Asked(BaseModel):
@@ -61,14 +75,14 @@ class CallRequest(_Asked):
 
     name: str
     input: dict[str, Any] = {}
-    task_id: str | None = None
+    task_id: TaskId | None = None
 
 
 class ScoreGroupRequest(_Asked):
     """Candidates to be compared."""
 
     candidates: list[dict[str, Any]]
-    task_id: str | None = None
+    task_id: TaskId | None = None
 
 
 class SessionGone(EnvTorchError):
@@ -96,6 +110,8 @@ class OrsEpisode:
 
     prompt: str
     finished: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by a call until its outcome is known: the next one is made only if `finished` is still false."""
 
 
 class OrsDoor:
@@ -106,6 +122,10 @@ class OrsDoor:
         self._tools = tools
         self._episodes: dict[str, OrsEpisode] = {}
         """By the tokens of their sessions."""
+        self._beginning: set[str] = set()
+        """The tokens of sessions whose episodes are being begun."""
+        self._calls: set[asyncio.Task[str]] = set()
+        """The calls under way, whether or not a client still waits for them."""
 
     def register(self, router: APIRouter) -> None:
         told: dict[str, Any] = {"tags": ["Open Reward Standard"], "route_class_override": DefaultRoute}
@@ -145,32 +165,42 @@ class OrsDoor:
 
     async def create_session(self, request: Request) -> Response:
         """Open a session. The stream's `task_id` is what `X-Session-ID` has from then on."""
+        await _require_json_if_any(request)
         session = await self._sessions.open(held=False)
         return _stream(_events(("task_id", session.token), ("end", "")))
 
     async def create(self, request: Request) -> Response:
         """Begin the session's episode."""
         session = self._session(request)
-        if session.token in self._episodes:
-            raise BadRequest("the session's episode has begun: create another session")
         asked = await _body(request, CreateRequest)
         self._require_name(asked.env_name)
         if asked.toolset_name is not None:
             raise BadRequest("this server has no toolsets: leave toolset_name out")
-        spec = await self._task(asked)
-        options = {"task": spec} if spec.keys() >= {"id", "hash"} else spec
+        if session.token in self._episodes or session.token in self._beginning:
+            raise BadRequest("the session's episode has begun: create another session")
+        self._beginning.add(session.token)
+        try:
+            await self._begin(session, await self._task(asked))
+        finally:
+            self._beginning.discard(session.token)
+        return JSONResponse({"sid": session.token})
+
+    async def _begin(self, session: Session, spec: dict[str, Any]) -> None:
+        told = {"task": spec} if spec.keys() >= {"id", "hash"} else spec
+        options = _valid(lambda: ResetRequest.model_validate(told)).model_dump(exclude_unset=True)
         encoded: Encoded = await session.call(Call.reset(options, strict=True))
         self._forget_closed()
         self._episodes[session.token] = OrsEpisode(observation_text(read_json(encoded.observation)))
-        return JSONResponse({"sid": session.token})
 
     async def ping(self, request: Request) -> Response:
         """Whether the session lives. It goes on living: a model may think for longer than the lease."""
+        await _require_json_if_any(request)
         self._session(request)
         return JSONResponse({"status": "ok"})
 
     async def delete(self, request: Request) -> Response:
         """End the session. One that has ended already is no error."""
+        await _require_json_if_any(request)
         token = request.headers.get(ORS_SESSION_HEADER, "")
         session = self._sessions.by_token(token)
         self._episodes.pop(token, None)
@@ -216,7 +246,7 @@ class OrsDoor:
         session, episode = self._episode(request)
         asked = await _body(request, CallRequest)
         id = asked.task_id or secrets.token_urlsafe(16)
-        return _stream(_answering(id, lambda: self._act(session, episode, asked, id)))
+        return _stream(self._answering(id, lambda: self._act(session, episode, asked, id)))
 
     async def score_group(self, request: Request) -> Response:
         """Compare candidates, for an environment that has `score_group(candidates)`."""
@@ -229,29 +259,27 @@ class OrsDoor:
 
         async def score() -> str:
             scores = read_json(await session.call(call, id=id, digest=_digest(call)))
-            told = [one if isinstance(one, dict) else {"reward": float(one)} for one in scores]
-            if len(told) != len(asked.candidates):
-                raise InvalidAction(f"{len(told)} scores for {len(asked.candidates)} candidates")
-            return json.dumps({"scores": told})
+            return json.dumps({"scores": _scores(scores, len(asked.candidates))})
 
-        return _stream(_answering(id, score))
+        return _stream(self._answering(id, score))
 
     async def _act(self, session: Session, episode: OrsEpisode, asked: CallRequest, id: str) -> str:
         """What came of a call, as the standard has it."""
         call = self._step_of(session, asked)
         if call is None:
             return _refused(f"there is no tool {asked.name!r}", "not_found")
-        if episode.finished and session.ledger.find(id, _digest(call)) is None:
-            return _refused("the episode is over", "episode_finished")
-        try:
-            answer = await session.call(call, id=id, digest=_digest(call))
-        except InvalidAction as error:
-            return _refused(str(error), "input_validation")
-        output = _output(answer) if isinstance(answer, Encoded) else _tool_output(read_json(answer))
-        if output is None:
-            return _refused(_said(read_json(answer)), None)
-        episode.finished = episode.finished or output["finished"]
-        return json.dumps({"ok": True, "output": output})
+        async with episode.turn:
+            if episode.finished and session.ledger.find(id, _digest(call)) is None:
+                return _refused("the episode is over", "episode_finished")
+            try:
+                answer = await session.call(call, id=id, digest=_digest(call))
+            except InvalidAction as error:
+                return _refused(str(error), "input_validation")
+            output = _output(answer) if isinstance(answer, Encoded) else _tool_output(read_json(answer))
+            if output is None:
+                return _refused(_said(read_json(answer)), None)
+            episode.finished = episode.finished or output["finished"]
+            return json.dumps({"ok": True, "output": output})
 
     def _step_of(self, session: Session, asked: CallRequest) -> Call | None:
         if session.runner.has_tools:
@@ -261,6 +289,33 @@ class OrsDoor:
     @property
     def _compares(self) -> bool:
         return hasattr(self._sessions.factory.environment_class, "score_group")
+
+    async def _answering(self, id: str, work: Callable[[], Coroutine[Any, Any, str]]) -> AsyncIterator[bytes]:
+        """The `task_id`, signs of life, and the result in pieces. The call goes on if its client leaves."""
+        yield _event("task_id", id)
+        task = asyncio.ensure_future(work())
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+        while not task.done():
+            await asyncio.wait([task], timeout=QUIET_S)
+            if not task.done():
+                yield b": still running\n\n"
+        try:
+            result = task.result()
+        except EnvTorchError as error:
+            yield _event("error", f"{type(error).__name__}: {error}")
+            return
+        while len(result) > PIECE:
+            # A reader drops spaces at the beginning of a piece.
+            cut = next((place for place in range(PIECE, len(result)) if result[place] != " "), len(result))
+            yield _event("chunk", result[:cut])
+            result = result[cut:]
+        yield _event("end", result)
+
+    def _ended(self, task: "asyncio.Task[str]") -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # asyncio complains of one that nobody asked for, as when the client has left
 
     # What a request means.
 
@@ -309,14 +364,29 @@ class OrsDoor:
         self._episodes = live
 
 
-async def _body(request: Request, kind: type[Any]) -> Any:
+async def _body(request: Request, kind: type[M]) -> M:
     require_json(request)
+    body = await request.body()
+    return _valid(lambda: kind.model_validate_json(body))
+
+
+def _valid(read: Callable[[], M]) -> M:
+    """What `read` gives. Raises `InvalidAction` with what is wrong, field by field."""
     try:
-        return kind.model_validate_json(await request.body())
+        return read()
     except ValidationError as error:
         raise InvalidAction(
             "the request body is not valid", errors=error.errors(include_url=False, include_input=False)
         ) from None
+
+
+async def _require_json_if_any(request: Request) -> None:
+    """Refuse a body that is not JSON, on a route that needs none. Raises `NotJson`.
+
+    Clients announce a type for an empty body, too: what has no body is not refused for it.
+    """
+    if await request.body():
+        require_json(request)
 
 
 def _digest(call: Call) -> int:
@@ -361,6 +431,24 @@ def _tool_output(result: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
+def _scores(scores: Any, candidates: int) -> list[dict[str, Any]]:
+    """What `score_group` gave, one object for each candidate. Raises `EnvironmentFailed`."""
+    if not isinstance(scores, list) or len(scores) != candidates:
+        given = f"{len(scores)} scores" if isinstance(scores, list) else "no list of scores"
+        raise EnvironmentFailed(f"score_group returned {given} for {candidates} candidates")
+    told = [one if isinstance(one, dict) else {"reward": one} for one in scores]
+    return [{**one, "reward": _score(one.get("reward"), place)} for place, one in enumerate(told)]
+
+
+def _score(reward: Any, place: int) -> float:
+    try:
+        if isinstance(reward, int | float) and math.isfinite(reward):
+            return float(reward)
+    except OverflowError:
+        pass  # an integer that no float holds
+    raise EnvironmentFailed(f"score_group returned a score that is not a finite number, at index {place}")
+
+
 def _said(result: dict[str, Any]) -> str:
     return "\n".join(str(part.get("text", "")) for part in result["content"])
 
@@ -378,30 +466,7 @@ async def _events(*events: tuple[str, str]) -> AsyncIterator[bytes]:
         yield _event(name, data)
 
 
-async def _answering(id: str, work: Callable[[], Coroutine[Any, Any, str]]) -> AsyncIterator[bytes]:
-    """The `task_id`, signs of life, and the result in pieces. The call goes on if its client leaves."""
-    yield _event("task_id", id)
-    task = asyncio.ensure_future(work())
-    try:
-        while not task.done():
-            await asyncio.wait([task], timeout=QUIET_S)
-            if not task.done():
-                yield b": still running\n\n"
-    finally:
-        task.cancel()  # gives up the wait for the call, and not the call
-    try:
-        result = task.result()
-    except EnvTorchError as error:
-        yield _event("error", f"{type(error).__name__}: {error}")
-        return
-    while len(result) > PIECE:
-        # A reader drops spaces at the beginning of a piece.
-        cut = next((place for place in range(PIECE, len(result)) if result[place] != " "), len(result))
-        yield _event("chunk", result[:cut])
-        result = result[cut:]
-    yield _event("end", result)
-
-
 def _event(name: str, data: str) -> bytes:
-    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
-    return f"event: {name}\n{lines}\n".encode()
+    """An event. No text in `data` begins a line of its own, whatever its reader takes for a line's end."""
+    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    return f"event: {name}\n{lines}\n".encode(errors="replace")

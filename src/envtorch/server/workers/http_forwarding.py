@@ -20,7 +20,7 @@ from envtorch.server.app import HTTPEnvServer
 from envtorch.server.doors.http_routes import SESSION_HEADER, error_response
 from envtorch.server.doors.mcp_http import MCP_SESSION_HEADER
 from envtorch.server.doors.mcp_rpc import RpcDoor
-from envtorch.server.doors.ors_routes import ORS_SESSION_HEADER
+from envtorch.server.doors.ors_routes import ORS_PATHS, ORS_SESSION_HEADER
 from envtorch.server.doors.websocket import SocketDoor
 from envtorch.server.transport.connection import accept
 from envtorch.server.workers.merged_metrics import gather
@@ -40,7 +40,7 @@ VISITOR = ("authorization", "cookie", "origin", "host")
 """Headers by which the first worker knows who opens a socket there."""
 
 
-WITHOUT_A_SESSION = ("/reset", "/close")
+WITHOUT_A_SESSION = ("/reset", "/close", *ORS_PATHS)
 """What can be asked although the session that was named is lost."""
 
 
@@ -162,7 +162,8 @@ def session_name(path: str, headers: Headers) -> str | None:
     if path.endswith("/mcp"):
         return headers.get(MCP_SESSION_HEADER) or headers.get(SESSION_HEADER)
     cookies: dict[str, Any] = cookie_parser(headers.get("cookie", ""))
-    return headers.get(SESSION_HEADER) or headers.get(ORS_SESSION_HEADER) or cookies.get(SESSION_HEADER)
+    standard = headers.get(ORS_SESSION_HEADER) if path.endswith(ORS_PATHS) else None
+    return standard or headers.get(SESSION_HEADER) or cookies.get(SESSION_HEADER)
 
 
 async def _body(receive: Receive, arrived: asyncio.Event) -> AsyncIterator[bytes]:
