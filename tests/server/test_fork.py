@@ -256,7 +256,8 @@ class TestWire:
             assert taken["session_id"] == copy["session_id"]
             assert taken["last_id"] == 0
             assert wire.ask(type="state", id=1, ch=9)["data"]["step_count"] == 1
-            session = server.sessions.get(copy["session_id"])
+            session = server.sessions.by_token(copy["token"])
+            assert session is not None
             assert session.info.step_count == 1
 
     @pytest.mark.parametrize("data", [{"n": 0}, {"n": "many"}, {"m": 1}])
