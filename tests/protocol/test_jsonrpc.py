@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envtorch.errors import CapacityReached, EnvironmentFailed
+from envtorch.errors import CapacityReached, EnvironmentFailed, InvalidAction
 from envtorch.protocol.jsonrpc import Code, RpcError, decode, failure, success
 
 
@@ -56,3 +56,5 @@ def test_our_errors_become_json_rpcs() -> None:
     full = RpcError.of(CapacityReached.of(3, 3))
     assert (full.code, full.data) == (Code.SERVER_ERROR, {"active_sessions": 3, "max_sessions": 3})
     assert RpcError.of(EnvironmentFailed("tool exploded")).code is Code.INTERNAL_ERROR
+    wrong = RpcError.of(InvalidAction("no such argument"))
+    assert (wrong.code, wrong.data) == (Code.INTERNAL_ERROR, {"code": "VALIDATION_ERROR"})

@@ -27,7 +27,7 @@ from envtorch.rollout import (
 )
 from envtorch.rollout.chat_formats import observation_text
 from envtorch.server import create_app
-from envtorch.tools import CallToolAction, CallToolObservation
+from envtorch.tools import CallToolAction, CallToolObservation, CallToolResult
 from tests.rollout.dials import DialEnv, Press, Seen
 from tests.support import running
 from tests.tools.environments import Basket
@@ -73,6 +73,12 @@ def test_an_answer_without_code_ends_an_episode_that_asks_for_one() -> None:
 
 
 @dataclass
+class TextContent:
+    text: str
+    type: str = "text"
+
+
+@dataclass
 class Bare:
     text: str
 
@@ -85,6 +91,12 @@ class Bare:
         ({"board": [1, 2], "reward": 3}, "board: [1, 2]"),
         (Bare("hello"), "hello"),
         ("as it is", "as it is"),
+        (
+            CallToolObservation(tool_name="t", result=CallToolResult([TextContent("a"), TextContent("b")])),
+            "a\nb",
+        ),
+        (CallToolObservation(tool_name="t", result=vars(CallToolResult(data=[1, 2]))), "[1, 2]"),
+        (CallToolObservation(tool_name="t", result={"content": "my own"}), '{"content": "my own"}'),
     ],
 )
 def test_an_observation_is_told_without_what_is_the_trainers(observation: Any, text: str) -> None:
@@ -125,5 +137,5 @@ def test_rollouts_offer_an_environments_tools_and_answer_each_call() -> None:
         "assistant",
     ]
     assert [message["tool_call_id"] for message in played.messages[2:4]] == ["a", "b"]
-    assert "2" in played.messages[3]["content"]
+    assert [message["content"] for message in played.messages[2:4]] == ["1", "2"]
     assert played.reward == 1.0 + 2.0

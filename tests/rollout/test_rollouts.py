@@ -198,8 +198,16 @@ def test_a_policy_that_answers_too_few_is_told_so(server: Running) -> None:
     async def short(prompts: list[Prompt]) -> list[Completion]:
         return []
 
-    with pytest.raises(ValueError, match="0 completions for 1 prompts"):
+    with pytest.raises(ValueError, match="0 completions for 1 prompt:"):
         run(server, short)
+
+
+def test_a_policy_that_is_not_async_is_told_so(server: Running) -> None:
+    def plain(prompts: Sequence[Prompt]) -> Any:
+        return [Completion('{"number": 1}') for _ in prompts]
+
+    with pytest.raises(TypeError, match=r"the policy returned list.*`async def`"):
+        run(server, plain)
 
 
 def test_options_that_make_no_sense_are_refused(server: Running) -> None:

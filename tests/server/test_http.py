@@ -104,6 +104,15 @@ class TestWhoIsCalling:
         for answer in (patient.post(server.url + "/step", json=step()), patient.get(server.url + "/state")):
             assert answer.status_code == 409
             assert HEADER in answer.json()["detail"]
+            assert "call POST /reset first" in answer.json()["detail"]
+
+    def test_with_several_sessions_a_request_must_name_one(self, server: Running) -> None:
+        opened = [patient.post(server.url + "/reset").headers[HEADER] for _ in range(2)]
+        answer = patient.post(server.url + "/step", json=step())
+        for token in opened:
+            patient.post(server.url + "/close", headers={HEADER: token})
+        assert answer.status_code == 409
+        assert f"several sessions are open: send the {HEADER} header" in answer.json()["detail"]
 
     def test_a_first_reset_that_fails_takes_no_slot(self) -> None:
         """Its caller is not told the token, so nobody could close it."""

@@ -35,6 +35,9 @@ def play(env: MCPToolClient) -> None:
         env.call_tool("drop")
     with pytest.raises(InvalidAction, match="Unknown tool: 'fly'"):
         env.call_tool("fly")
+    for wrong in ({"thing": ["apple"]}, {}):
+        with pytest.raises(InvalidAction, match="thing"):
+            env.call_tool("put", wrong)
     assert env.call_tool("look") == ["apple", "pear"]
 
 

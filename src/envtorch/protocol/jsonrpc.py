@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
-from envtorch.errors import EnvTorchError, InvalidJSON, shortened
+from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, shortened
 from envtorch.protocol.messages import read_json, write_json
 
 __all__ = ["Code", "JsonRpcRequest", "RequestId", "RpcError", "decode", "failure", "success"]
@@ -34,10 +34,14 @@ class RpcError(Exception):
 
     @classmethod
     def of(cls, error: EnvTorchError) -> "RpcError":
-        """An error of ours: the environment's are internal errors, the server's own carry details."""
+        """An error of ours: the environment's are internal errors, the server's own carry details.
+
+        The caller's mistakes are internal errors too, as in OpenEnv; `data` has their code.
+        """
         if error.code in ("CAPACITY_REACHED", "FACTORY_ERROR"):
             return cls(Code.SERVER_ERROR, error.message, error.details or None)
-        return cls(Code.INTERNAL_ERROR, error.message)
+        data = {"code": error.code} if isinstance(error, InvalidAction) else None
+        return cls(Code.INTERNAL_ERROR, error.message, data)
 
 
 class JsonRpcRequest(BaseModel):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from envtorch.tools import CallToolObservation
+from envtorch.tools import CallToolObservation, CallToolResult
 
 __all__ = ["BESIDE_TEXT", "observation_text"]
 
@@ -17,8 +17,7 @@ BESIDE_TEXT = {"done", "reward", "metadata", "terminated", "truncated"}
 def observation_text(observation: Any) -> str:
     """An observation as a policy reads it: a single text as it is, several fields under their names."""
     if isinstance(observation, CallToolObservation):
-        found = observation.error.message if observation.error is not None else observation.result
-        return found if isinstance(found, str) else json.dumps(found, default=str)
+        return observation.error.message if observation.error is not None else _answer(observation.result)
     fields = {
         name: value for name, value in _values_of(observation).items() if value not in (None, "", [], {})
     }
@@ -27,6 +26,24 @@ def observation_text(observation: Any) -> str:
     if len(fields) == 1 and isinstance(only := next(iter(fields.values())), str):
         return only
     return "\n".join(f"{name}: {_text_of(value)}" for name, value in fields.items())
+
+
+_RESULT_FIELDS = {field.name for field in dataclasses.fields(CallToolResult)}
+
+
+def _answer(result: Any) -> str:
+    """What a tool answered: the text in a result of MCP's form, else its data; any other value as JSON."""
+    told = vars(result) if isinstance(result, CallToolResult) else result
+    if isinstance(told, dict) and told.keys() >= _RESULT_FIELDS and isinstance(told["content"], list):
+        found = (
+            part.get("text") if isinstance(part, dict) else getattr(part, "text", None)
+            for part in told["content"]
+        )
+        texts = [text for text in found if isinstance(text, str)]
+        if texts:
+            return "\n".join(texts)
+        told = told["data"]
+    return told if isinstance(told, str) else json.dumps(told, default=str)
 
 
 def _values_of(observation: Any) -> dict[str, Any]:

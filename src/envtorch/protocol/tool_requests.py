@@ -88,6 +88,8 @@ def _failed(error: Mapping[str, Any], about: str) -> EnvTorchError:
     message = str(error.get("message", "the server gave no reason"))
     if error.get("code") == Code.METHOD_NOT_FOUND or message == NO_TOOLS:
         return Unsupported(f"this environment has no tools: {message}")
-    if error.get("code") == Code.INVALID_PARAMS or message.startswith("Unknown tool"):
+    data = error.get("data")
+    is_callers = isinstance(data, dict) and data.get("code") == InvalidAction.code
+    if is_callers or error.get("code") == Code.INVALID_PARAMS or message.startswith("Unknown tool"):
         return InvalidAction(message)
     return EnvironmentFailed(f"the tool {about!r} failed: {message}" if about else message)

@@ -159,9 +159,16 @@ class Batcher:
         began = time.perf_counter()
         version = self.version
         try:
-            completions = await self._policy([waiting.prompt for waiting in batch])
+            answering = self._policy([waiting.prompt for waiting in batch])
+            if not isinstance(answering, Awaitable):
+                raise TypeError(
+                    f"the policy returned {type(answering).__name__}, which cannot be awaited: write it as "
+                    "`async def`, or use BlockingRollouts, whose policy is an ordinary function"
+                )
+            completions = await answering
             if len(completions) != len(batch):
-                raise ValueError(f"the policy gave {len(completions)} completions for {len(batch)} prompts")
+                gave, asked = _counted(completions, "completion"), _counted(batch, "prompt")
+                raise ValueError(f"the policy gave {gave} for {asked}: it must give one for each")
         except asyncio.CancelledError:
             for waiting in batch:
                 waiting.completion.cancel()
@@ -179,3 +186,7 @@ class Batcher:
             if not waiting.completion.done():
                 told = completion if completion.version is not None else replace(completion, version=version)
                 waiting.completion.set_result(told)
+
+
+def _counted(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}" if len(things) == 1 else f"{len(things)} {name}s"

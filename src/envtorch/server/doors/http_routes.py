@@ -326,9 +326,14 @@ class HttpDoor:
         meant = self._meant()
         if meant is not None:
             return meant
+        if not self._unclaimed:
+            raise SessionRequired(
+                "there is no session for this request: call POST /reset first, and send back its "
+                f"{SESSION_HEADER} header or cookie"
+            )
         raise SessionRequired(
-            f"this server holds up to {self._sessions.capacity} sessions: send the {SESSION_HEADER} "
-            "header, or the cookie, that POST /reset answered with"
+            f"several sessions are open: send the {SESSION_HEADER} header, or the cookie, that POST /reset "
+            "answered with"
         )
 
     # What the server tells of itself.

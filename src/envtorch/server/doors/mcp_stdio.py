@@ -1,8 +1,10 @@
 """MCP over standard input and output, for agents that start their tools as programs."""
 
 import asyncio
+import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, BinaryIO
 
 from envtorch.protocol.jsonrpc import Code, RpcError, failure
@@ -13,7 +15,7 @@ from envtorch.server.doors.mcp_http import McpDoor
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.session import Session
 
-__all__ = ["converse", "serve_stdio"]
+__all__ = ["converse", "protocol_output", "serve_stdio"]
 
 ReadLine = Callable[[], Awaitable[bytes]]
 WriteLine = Callable[[bytes], None]
@@ -43,6 +45,24 @@ async def converse(server: HTTPEnvServer, read_line: ReadLine, write_line: Write
             write_line(answer)
     finally:
         await server.sessions.close()
+
+
+@contextmanager
+def protocol_output() -> Iterator[BinaryIO]:
+    """This process's standard output, for the protocol alone.
+
+    Inside the block, everything else that is written to standard output goes to standard error: what Python
+    code prints, and what libraries and child processes write to file descriptor 1.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr), os.fdopen(kept, "wb", closefd=False) as sink:
+            yield sink
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def serve_stdio(server: HTTPEnvServer, given: BinaryIO | None = None, said: BinaryIO | None = None) -> None:
