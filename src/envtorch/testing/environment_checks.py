@@ -97,9 +97,9 @@ def _examined(subject: Subject, progress: Callable[[str], None]) -> Report:
         except (Exception, SystemExit) as error:  # an author's code: it is the finding
             findings.append(_crashed(name, error))
         ran.append(name)
-    has_crashed = any(finding.traceback or _breaks_contract(finding) for finding in findings)
+    is_broken = any(finding.traceback or _breaks_contract(finding) for finding in findings)
     with isolation.undisturbed():
-        notes = () if has_crashed else tuple(speed_notes(subject))
+        notes = () if is_broken else tuple(speed_notes(subject))
     return Report(subject.name, tuple(ran), tuple(findings), not_run, notes)
 
 
