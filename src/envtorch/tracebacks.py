@@ -1,6 +1,7 @@
 """Tracebacks reduced to the frames of an environment's author: what they can mend, and nothing of ours."""
 
 import importlib
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -9,6 +10,7 @@ __all__ = ["author_line", "author_traceback"]
 _IMPORT_SYSTEM = str(Path(importlib.__file__).parent)
 _PACKAGE = str(Path(__file__).parent)
 _BUNDLED = str(Path(__file__).parent / "envs")
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def author_traceback(error: BaseException) -> str:
@@ -24,15 +26,21 @@ def author_traceback(error: BaseException) -> str:
 
 
 def author_line(error: BaseException) -> str | None:
-    """The author's line that raised `error`, as `file, line N`; None when no frame is the author's."""
+    """The author's line that raised `error`, as `file, line N`; None when no frame is the author's.
+
+    It is the last one outside of installed packages and the standard library, where there is one.
+    """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{_short(error.filename)}, line {error.lineno}"
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_authors(frame)]
+    own = [frame for frame in own if not _is_installed(frame)] or own
     return f"{_short(own[-1].filename)}, line {own[-1].lineno}" if own else None
 
 
 def _reduce(told: traceback.TracebackException) -> None:
-    told.stack[:] = [frame for frame in told.stack if _is_authors(frame)]
+    own = [frame for frame in told.stack if _is_authors(frame)]
+    first = next((number for number, frame in enumerate(own) if not _is_installed(frame)), 0)
+    told.stack[:] = own[first:]  # what calls the author's code is nothing that they can mend
     for other in (told.__cause__, told.__context__):
         if other is not None:
             _reduce(other)
@@ -42,6 +50,10 @@ def _is_authors(frame: traceback.FrameSummary) -> bool:
     if frame.filename.startswith(("<frozen ", _IMPORT_SYSTEM)):
         return False
     return not frame.filename.startswith(_PACKAGE) or frame.filename.startswith(_BUNDLED)
+
+
+def _is_installed(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(_INSTALLED) and not frame.filename.startswith(_BUNDLED)
 
 
 def _short(filename: str) -> str:

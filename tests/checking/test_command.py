@@ -118,3 +118,26 @@ def test_an_environment_that_ends_its_process_is_reported_to_programs(tmp_path: 
     told = json.loads(done.stdout)
     assert not told["ok"]
     assert [finding["check"] for finding in told["findings"]] == ["contract"]
+
+
+PRINTS = RAISES_IN_STEP.replace(
+    "return self._half(action.by)",
+    "print('by hand'); import os; os.system('echo by a child'); return Seen(at=action.by)",
+)
+
+
+@pytest.mark.parametrize("options", [[], ["--in-process"]])
+def test_what_an_environment_prints_is_not_in_the_json(options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "prints.py").write_text(f"print('on import')\n{PRINTS}")
+    command = [*ENVTORCH, "check", "prints.py", "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
+    assert json.loads(done.stdout)["environment"] == "Game", done.stderr
+    for printed in ("on import", "by hand", "by a child"):
+        assert printed in done.stderr
+
+
+def test_actions_in_the_command_line_are_told_to_be_a_file() -> None:
+    done = run("echo_env", "--actions", '[{"message": "hello"}]')
+    assert done.returncode == 2
+    assert "--actions is the path of a JSON file" in done.stderr
+    assert "Next: write the list of actions to a file" in done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -78,7 +79,7 @@ def test_a_model_is_evaluated_and_reported(tmp_path: Path) -> None:
     [
         (["--model", "gpt"], "neither a URL nor scripted"),
         (["--model", "scripted:absent.py:play"], "there is no file absent.py"),
-        (["--model", "scripted:script.py:nothing"], "nothing"),
+        (["--model", "scripted:script.py:nothing"], "script.py has no function 'nothing': it has say"),
         (["--model", "scripted:script.py:say", "--tasks", "0"], "at least 1"),
         (["--model", "scripted:script.py:say", "--tasks", "absent.jsonl"], "there is no file absent.jsonl"),
         (["--model", "scripted:script.py:say", "--tasks", "bad.jsonl"], "bad.jsonl, line 1"),
@@ -96,6 +97,31 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(
     assert done.returncode in (1, 2), done.stdout + done.stderr
     assert wrong in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_scripted_model_that_raises_is_told_with_its_own_frames(
+    tmp_path: Path, module_server: Running
+) -> None:
+    (tmp_path / "script.py").write_text("def boom(messages):\n    raise ValueError('model is sad')\n")
+    done = evaluate(module_server.url, "--model", "scripted:script.py:boom", "--tasks", "1", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    told = "the scripted model script.py:boom raised ValueError: model is sad (script.py, line 2)"
+    assert told in done.stderr
+    frames = [line for line in done.stderr.splitlines() if line.strip().startswith("File ")]
+    assert len(frames) == 1, done.stderr
+    assert "Next: correct the line" in done.stderr
+
+
+def test_a_model_that_does_not_answer_is_not_taken_for_the_environments_server(
+    tmp_path: Path, module_server: Running
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        done = evaluate(module_server.url, "--model", url, cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Next: see that the model's endpoint is up" in done.stderr
+    assert "envtorch serve" not in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,10 @@
 """`envtorch check`: whether an environment works in every way a trainer uses it."""
 
 import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -23,7 +27,7 @@ def check(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} Or the URL of a server.")],
     actions: Annotated[
         Path | None,
-        typer.Option(help="A JSON list of actions to play; made up by default."),
+        typer.Option(help="The path of a JSON file: a list of actions to play; made up by default."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the episodes.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
@@ -39,7 +43,8 @@ def check(
 ) -> None:
     """Play an environment in every way a trainer would, and report what is wrong.
 
-    Of a directory of tasks, every task is played: its solution must score 1, and nothing at all less.
+    Of a directory of tasks, every task is played: its solution must score 1, and doing nothing must score
+    less.
     """
     if holds_tasks(target):
         raise typer.Exit(check_tasks(Path(target), as_json=as_json))
@@ -49,12 +54,28 @@ def check(
 
         _finish(check_server(target, actions=given, seed=seed), as_json=as_json)
     if in_process:
-        _finish(_check_target(target, given, seed, progress_file), as_json=as_json)
+        with _stdout_to_stderr():
+            report = _check_target(target, given, seed, progress_file)
+        _finish(report, as_json=as_json)
     options = ["--seed", str(seed), *(["--actions", str(actions)] if actions is not None else [])]
     ended = check_in_child(target, [*options, *(["--json"] if as_json else [])])
     if isinstance(ended, int):
         raise typer.Exit(ended)
     _finish(ended, as_json=as_json)
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send to stderr what the environment and its child processes print: stdout is for the report."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _finish(report: "Report", *, as_json: bool) -> NoReturn:
@@ -100,7 +121,12 @@ def _check_target(
 def _actions_in(path: Path) -> list[dict[str, Any]]:
     try:
         read = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigurationError(
+            f"--actions is the path of a JSON file, and {str(path)!r} cannot be read: {error.strerror}",
+            next_step="write the list of actions to a file, and name the file",
+        ) from error
+    except ValueError as error:
         raise ConfigurationError(f"the actions in {path} cannot be read: {error}") from error
     if not isinstance(read, list) or not all(isinstance(action, dict) for action in read):
         raise ConfigurationError(f"{path} must hold a JSON list of actions, each an object")

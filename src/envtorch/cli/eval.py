@@ -38,8 +38,10 @@ def evaluate(
         str | None,
         typer.Option(help="Which model of the endpoint; else its only one.", rich_help_panel=MODEL),
     ] = None,
-    temperature: Annotated[float, typer.Option(rich_help_panel=MODEL, help="Of sampling.")] = 1.0,
-    max_tokens: Annotated[int, typer.Option(help="Of one completion.", rich_help_panel=MODEL)] = 1024,
+    temperature: Annotated[float, typer.Option(rich_help_panel=MODEL, help="Sampling temperature.")] = 1.0,
+    max_tokens: Annotated[
+        int, typer.Option(help="Most tokens in a completion.", rich_help_panel=MODEL)
+    ] = 1024,
     stream: Annotated[
         bool, typer.Option("--stream", help="Have completions streamed.", rich_help_panel=MODEL)
     ] = False,
@@ -55,7 +57,7 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Of the environment's tasks.", rich_help_panel=TASKS)
+        str | None, typer.Option(help="Which split of the environment's tasks.", rich_help_panel=TASKS)
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="The first so many tasks of a file.", rich_help_panel=TASKS)

@@ -35,6 +35,7 @@ from envtorch.rollout import (
 from envtorch.rollout.rollout_progress import RolloutProgress
 from envtorch.settings import model_api_key
 from envtorch.targets import function_named
+from envtorch.tracebacks import author_line, author_traceback
 
 __all__ = ["EvalRun", "ModelChoice", "TaskWish"]
 
@@ -68,7 +69,8 @@ class ModelChoice:
     async def opened(self) -> AsyncIterator[tuple[str, RolloutPolicy]]:
         """The model's name and the policy. Raises `ConnectFailed` when the endpoint does not answer."""
         if self.where.startswith(SCRIPTED):
-            yield self.where, scripted(function_named(self.where.removeprefix(SCRIPTED)))
+            name = self.where.removeprefix(SCRIPTED)
+            yield self.where, scripted(function_named(name), name)
             return
         name = self.name or await self._only_model()
         async with self._policy(name) as policy:
@@ -97,14 +99,25 @@ class ModelChoice:
         )
 
 
-def scripted(function: Callable[..., Any]) -> RolloutPolicy:
-    """A policy of a function from messages to text, or to a `Completion`; plain or async."""
+def scripted(function: Callable[..., Any], name: str) -> RolloutPolicy:
+    """A policy of a function from messages to text, or to a `Completion`; plain or async.
+
+    What the function raises becomes a `ConfigurationError` that calls it `name` and shows its frames.
+    """
 
     async def complete(prompts: Sequence[Prompt]) -> list[Completion]:
         said = []
         for prompt in prompts:
-            answer = function(list(prompt.messages))
-            answer = await answer if inspect.isawaitable(answer) else answer
+            try:
+                answer = function(list(prompt.messages))
+                answer = await answer if inspect.isawaitable(answer) else answer
+            except Exception as error:  # the author's code
+                line = author_line(error)
+                at = f" ({line})" if line else ""
+                raise ConfigurationError(
+                    f"the scripted model {name} raised {type(error).__name__}: {error}{at}",
+                    traceback=author_traceback(error),
+                ) from error
             said.append(answer if isinstance(answer, Completion) else Completion(str(answer)))
         return said
 

@@ -18,6 +18,9 @@ from envtorch.rollout.endpoint_answers import BrokenStream, StreamedAnswer, read
 __all__ = ["OpenAIPolicy"]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+ENDPOINT_ADVICE = (
+    "see that the model's endpoint is up, and that its URL is the API's, which often ends in /v1"
+)
 
 
 class OpenAIPolicy:
@@ -92,7 +95,8 @@ class OpenAIPolicy:
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise ConnectFailed(
-                f"the endpoint {self._http.base_url} does not list its models: {problem}"
+                f"the endpoint {self._http.base_url} does not list its models: {problem}",
+                next_step=ENDPOINT_ADVICE,
             ) from None
 
     async def close(self) -> None:
@@ -139,7 +143,9 @@ class OpenAIPolicy:
                 problem = f"{type(error).__name__}: {error}"
             if attempt + 1 < self._attempts:
                 await asyncio.sleep(pause_s)
-        raise ConnectFailed(f"the policy's endpoint failed {self._attempts} times: {problem}")
+        raise ConnectFailed(
+            f"the policy's endpoint failed {self._attempts} times: {problem}", next_step=ENDPOINT_ADVICE
+        )
 
     async def _turn(self) -> None:
         """Wait until a request may begin."""

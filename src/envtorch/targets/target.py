@@ -1,5 +1,6 @@
 """From what a person names to an application: a module, a file, a directory, a bundled environment."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -136,13 +137,32 @@ def function_named(name: str) -> Callable[..., Any]:
         path = Path(place)
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}", next_step="name a Python file that exists")
-        found = attribute_of(import_file(path.resolve()), attribute)
+        module = import_file(path.resolve())
     else:
-        found = attribute_of(import_module(place), attribute)
+        module = import_module(place)
+    if not hasattr(module, attribute.partition(".")[0]):
+        raise _no_function(module, place, attribute)
+    found = attribute_of(module, attribute)
     if not callable(found):
         raise ConfigurationError(f"{name} is not a function", next_step="name a function")
     function: Callable[..., Any] = found
     return function
+
+
+def _no_function(module: ModuleType, place: str, name: str) -> ConfigurationError:
+    names = [
+        own
+        for own, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
+    if not names:
+        return ConfigurationError(
+            f"{place} has no function {name!r}, nor any other", next_step=f"define {name} in {place}"
+        )
+    return ConfigurationError(
+        f"{place} has no function {name!r}: it has {', '.join(names)}",
+        next_step=f"name one of them, as {place}:{names[0]}",
+    )
 
 
 def _only_name(module: ModuleType) -> str:

@@ -1,13 +1,15 @@
 """The checks: each looks at one promise, and says what is broken and what to do."""
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.encoding import encode_value
+from envtorch.testing.player import read_field
 from envtorch.testing.report import Finding, NotRun, Severity
 from envtorch.testing.subject import Subject
 
@@ -23,27 +25,41 @@ def contract(subject: Subject) -> Iterator[Finding]:
         return Finding("contract", message, advice)
 
     declared = subject.codec.spec.observation
+    declares_model = isinstance(declared, type) and issubclass(declared, BaseModel)
     with subject.player() as player:
         first = player.reset(subject.reset_options())
         kinds = [("reset", first)]
         kinds += [("step", player.step(subject.codec.decode_action(a))) for a in subject.actions[:1]]
         for method, observation in kinds:
-            if observation is None or isinstance(observation, tuple):
-                given = "nothing" if observation is None else "a tuple"
+            if not _can_be_sent(observation):
+                given = "nothing" if observation is None else f"a {type(observation).__name__}"
                 yield broken(
                     f"{method} gives {given}, where an observation was expected",
                     f"return a {declared.__name__}; reward and done are fields of it",
                 )
-            elif not isinstance(getattr(observation, "done", False), bool):
-                yield broken(
-                    f"{method} gives done={observation.done!r}", "make `done` a bool: it ends episodes"
+                continue
+            if isinstance(observation, Mapping) and declares_model:
+                yield Finding(
+                    "contract",
+                    f"{method} gives a {type(observation).__name__}, which a server sends without comparing "
+                    f"it with {declared.__name__}",
+                    f"return a {declared.__name__}, so that a wrong field is found where it is made",
+                    Severity.WARNING,
                 )
+            done = read_field(observation, "done", False)
+            if not isinstance(done, bool):
+                yield broken(f"{method} gives done={done!r}", "make `done` a bool: it ends episodes")
         metadata = player.environment.get_metadata()
         if not metadata.name or not metadata.description:
             yield broken(
                 "get_metadata gives no name or no description", "give both; they are shown to people"
             )
     yield from _closes(subject)
+
+
+def _can_be_sent(observation: Any) -> bool:
+    """Whether a server takes it for an observation: a model, a mapping or a dataclass."""
+    return isinstance(observation, BaseModel | Mapping) or dataclasses.is_dataclass(observation)
 
 
 def _closes(subject: Subject) -> Iterator[Finding]:
@@ -68,10 +84,10 @@ def episodes(subject: Subject) -> Iterator[Finding]:
     with subject.player() as player:
         player.reset(subject.reset_options(episode_id="first"))
         for action in subject.actions:
-            if getattr(player.step(subject.codec.decode_action(action)), "done", False):
+            if read_field(player.step(subject.codec.decode_action(action)), "done", False):
                 break
         stepped = player.state()
-        count = _read(stepped, "step_count")
+        count = read_field(stepped, "step_count")
         if count == 0:
             yield broken(
                 "state.step_count is 0 after steps were taken",
@@ -79,22 +95,20 @@ def episodes(subject: Subject) -> Iterator[Finding]:
                 Severity.WARNING,
             )
         takes_id = player.binding.reset.takes("episode_id")
-        if takes_id and _read(stepped, "episode_id") != "first":
+        if takes_id and read_field(stepped, "episode_id") != "first":
             yield broken(
-                f"reset was given episode_id='first', and the state says {_read(stepped, 'episode_id')!r}",
+                "reset was given episode_id='first', and the state says "
+                f"{read_field(stepped, 'episode_id')!r}",
                 "keep the id that the caller gives, so that logs on both sides can be matched",
                 Severity.WARNING,
             )
         player.reset(subject.reset_options(episode_id="second"))
-        if _read(player.state(), "step_count") not in (0, None):
+        if read_field(player.state(), "step_count") not in (0, None):
             yield broken(
-                f"after a second reset state.step_count is {_read(player.state(), 'step_count')}, and not 0",
+                f"after a second reset state.step_count is {read_field(player.state(), 'step_count')}, "
+                "and not 0",
                 "make `reset` start from nothing: build a new state object in it",
             )
-
-
-def _read(state: Any, name: str) -> Any:
-    return state.get(name) if isinstance(state, dict) else getattr(state, name, None)
 
 
 def serialisability(subject: Subject) -> Iterator[Finding]:
@@ -125,7 +139,10 @@ def serialisability(subject: Subject) -> Iterator[Finding]:
 
 
 def _has_lost_numbers(observation: Any) -> bool:
-    fields = observation.model_dump() if isinstance(observation, BaseModel) else vars(observation)
+    if isinstance(observation, BaseModel):
+        fields: Mapping[str, Any] = observation.model_dump()
+    else:
+        fields = observation if isinstance(observation, Mapping) else vars(observation)
     return any(
         isinstance(value, float) and not math.isfinite(value)
         for name, value in fields.items()
@@ -140,7 +157,7 @@ def rewards(subject: Subject) -> Iterator[Finding]:
         observations = [player.reset(subject.reset_options())]
         observations += [player.step(subject.codec.decode_action(a)) for a in subject.actions]
     for number, observation in enumerate(observations):
-        reward = getattr(observation, "reward", None)
+        reward = read_field(observation, "reward")
         if reward is None:
             continue
         try:

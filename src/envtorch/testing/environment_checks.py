@@ -7,7 +7,8 @@ from envtorch.env import Environment, EnvironmentSource, EnvSpec, load_object
 from envtorch.errors import ConfigurationError
 from envtorch.protocol.codec import Codec
 from envtorch.testing import checks, isolation, together
-from envtorch.testing.report import Finding, NotRun, Report
+from envtorch.testing.declaration import wrong_declaration
+from envtorch.testing.report import Finding, NotRun, Report, Severity
 from envtorch.testing.speed import speed_notes
 from envtorch.testing.subject import Subject, made_up_actions
 from envtorch.tracebacks import author_line, author_traceback
@@ -27,6 +28,8 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     isolation.process,
     isolation.leaks,
 )
+
+DOES_NOT_RUN = "the environment does not run"
 
 
 def check_env(
@@ -53,15 +56,24 @@ def check_env(
     spec: EnvSpec[Any, Any, Any] = EnvSpec.of(source, action=action_cls, observation=observation_cls)
     codec = Codec(spec)
     name = getattr(source, "__name__", spec.name)
+    wrong = wrong_declaration(source)
+    if wrong is not None:
+        return _only(name, wrong)
     progress("construction")
     try:
         with isolation.undisturbed():
             chosen = actions if actions is not None else made_up_actions(source, codec, steps, seed)
     except (Exception, SystemExit) as error:  # an author's code
-        unrun = dict.fromkeys((check.__name__ for check in CHECKS), "the environment does not run")
-        return Report(name, ("construction",), (_crashed("construction", error),), unrun)
+        return _only(name, _crashed("construction", error))
     subject = Subject(name, source, codec, chosen, dict(reset_options or {}), seed, reward_range)
     return _examined(subject, progress)
+
+
+def _only(name: str, finding: Finding) -> Report:
+    """The report on an environment that cannot be played at all."""
+    names = (check.__name__ for check in CHECKS)
+    unrun = {check: DOES_NOT_RUN for check in names if check != finding.check}
+    return Report(name, (finding.check,), (finding,), unrun)
 
 
 def _examined(subject: Subject, progress: Callable[[str], None]) -> Report:
@@ -70,8 +82,10 @@ def _examined(subject: Subject, progress: Callable[[str], None]) -> Report:
     ran: list[str] = []
     for check in CHECKS:
         name = check.__name__
-        if "contract" in {finding.check for finding in findings if finding.traceback}:
-            not_run[name] = "the environment does not run"
+        broken = [finding for finding in findings if _breaks_contract(finding)]
+        if broken:
+            has_raised = any(finding.traceback for finding in broken)
+            not_run[name] = DOES_NOT_RUN if has_raised else "the contract is broken; correct that first"
             continue
         progress(name)
         try:
@@ -83,10 +97,14 @@ def _examined(subject: Subject, progress: Callable[[str], None]) -> Report:
         except (Exception, SystemExit) as error:  # an author's code: it is the finding
             findings.append(_crashed(name, error))
         ran.append(name)
-    has_crashed = any(finding.traceback for finding in findings)
+    is_broken = any(finding.traceback or _breaks_contract(finding) for finding in findings)
     with isolation.undisturbed():
-        notes = () if has_crashed else tuple(speed_notes(subject))
+        notes = () if is_broken else tuple(speed_notes(subject))
     return Report(subject.name, tuple(ran), tuple(findings), not_run, notes)
+
+
+def _breaks_contract(finding: Finding) -> bool:
+    return finding.check == "contract" and finding.severity is Severity.ERROR
 
 
 def _crashed(check: str, error: BaseException) -> Finding:

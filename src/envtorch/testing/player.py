@@ -12,7 +12,12 @@ from envtorch.protocol.encoding import encode_observation, encode_value
 from envtorch.protocol.flow import settle
 from envtorch.tasks import TaskSet
 
-__all__ = ["CheckedPlayer"]
+__all__ = ["CheckedPlayer", "read_field"]
+
+
+def read_field(value: Any, name: str, default: Any = None) -> Any:
+    """A field of an observation or a state, which a server also takes as a mapping."""
+    return value.get(name, default) if isinstance(value, Mapping) else getattr(value, name, default)
 
 
 class CheckedPlayer:
@@ -77,7 +82,7 @@ class CheckedPlayer:
             before_step()
             observation = self.step(self.codec.decode_action(action))
             told.append(self.told(observation, "step"))
-            if getattr(observation, "done", False):
+            if read_field(observation, "done", False):
                 break
         return [*told, encode_value(self.state())]
 

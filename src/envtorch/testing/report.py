@@ -67,9 +67,8 @@ class Report:
     def __str__(self) -> str:
         found = {finding.check for finding in self.findings}
         passed = [name for name in self.checks if name not in found]
-        head = (
-            f"{self.environment}: {len(self.errors)} errors, {len(self.findings) - len(self.errors)} warnings"
-        )
+        warnings = len(self.findings) - len(self.errors)
+        head = f"{self.environment}: {_counted(len(self.errors), 'error')}, {_counted(warnings, 'warning')}"
         parts = [head, *(str(finding) for finding in self.findings)]
         if passed:
             parts.append(f"OK {', '.join(passed)}")
@@ -78,3 +77,7 @@ class Report:
             parts.append(f"NOT RUN {', '.join(names)}: {reason}")
         parts += [textwrap.fill(f"NOTE {note}", 98, subsequent_indent="  ") for note in self.notes]
         return "\n\n".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
