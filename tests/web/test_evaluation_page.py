@@ -27,9 +27,8 @@ def page() -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_worst_case_is_one_click_away_and_nothing_it_says_runs(
-    scheme: Any, tmp_path: Path, pytestconfig: pytest.Config
+    scheme: Any, chromium: Any, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
     file = tmp_path / "report.html"
     file.write_text(page())
     dialogs: list[str] = []
@@ -38,18 +37,16 @@ def test_a_worst_case_is_one_click_away_and_nothing_it_says_runs(
         dialogs.append(dialog.message)
         dialog.dismiss()
 
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path="/usr/bin/chromium")
-        shown = browser.new_page(viewport={"width": 1100, "height": 1000}, color_scheme=scheme)
-        shown.on("dialog", note)
-        shown.goto(file.as_uri())
-        pictures = Path(pytestconfig.getoption("--screenshots"))
-        pictures.mkdir(parents=True, exist_ok=True)
-        shown.screenshot(path=str(pictures / f"evaluation-{scheme}.png"))
-        shown.get_by_role("link", name="task 0").click()
-        sample = shown.locator("details.task[open] details > summary").first
-        sample.click()
-        assert ATTACK in shown.locator("details.task[open] pre").first.inner_text()
-        shown.screenshot(path=str(pictures / f"evaluation-{scheme}-open.png"))
-        browser.close()
+    shown = chromium.new_page(viewport={"width": 1100, "height": 1000}, color_scheme=scheme)
+    shown.on("dialog", note)
+    shown.goto(file.as_uri())
+    pictures = Path(pytestconfig.getoption("--screenshots"))
+    pictures.mkdir(parents=True, exist_ok=True)
+    shown.screenshot(path=str(pictures / f"evaluation-{scheme}.png"))
+    shown.get_by_role("link", name="task 0").click()
+    sample = shown.locator("details.task[open] details > summary").first
+    sample.click()
+    assert ATTACK in shown.locator("details.task[open] pre").first.inner_text()
+    shown.screenshot(path=str(pictures / f"evaluation-{scheme}-open.png"))
+    shown.close()
     assert not dialogs
