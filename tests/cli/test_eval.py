@@ -153,7 +153,7 @@ def test_coding_env_is_evaluated_interrupted_and_gone_on_with_to_the_same_report
         few = ["--concurrency", "6", "--output", name, "--json"]
         return [*ENVTORCH, "eval", "coding_env", "--model", f"{url}/v1", *options, *few]
 
-    with models(code, pause_s=0.05) as model:
+    with models(code, pause_s=0.5) as model:
         subprocess.run(command("whole", model.url), cwd=tmp_path, check=True, timeout=PATIENCE_S)
         again = command("broken", model.url)
         child = subprocess.Popen(again, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
