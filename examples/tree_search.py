@@ -31,23 +31,17 @@ class Calculator(Environment[Move, Number, State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    async def reset_async(self, seed: int | None = None) -> Number:
+    async def reset(self, seed: int | None = None) -> Number:
         self._number, self._state = 1, State()
         return Number(number=1)
 
-    async def step_async(self, action: Move) -> Number:
+    async def step(self, action: Move) -> Number:
         await asyncio.sleep(STEP_S)
         self._state.step_count += 1
         by = int(action.move[1:])
         self._number = self._number + by if action.move[0] == "+" else self._number * by
         found = self._number == TARGET
         return Number(number=self._number, reward=float(found), done=found)
-
-    def reset(self, seed: int | None = None) -> Number:
-        raise NotImplementedError
-
-    def step(self, action: Move) -> Number:
-        raise NotImplementedError
 
     @property
     def state(self) -> State:

@@ -144,24 +144,24 @@ def test_a_long_command_is_run_as_it_is(shared: Workspace) -> None:
 
 
 def test_files_are_read_and_written_past_the_shell(shared: Workspace) -> None:
-    shared.write_file("/work/deep/a.bin", bytes(range(256)) * 1000)
-    assert shared.read_file("/work/deep/a.bin") == bytes(range(256)) * 1000
-    shared.write_file("/work/notes.txt", b"one\ntwo needle\n")
-    listing = shared.list_files("/work", depth=2)
+    shared.write_file("/job/deep/a.bin", bytes(range(256)) * 1000)
+    assert shared.read_file("/job/deep/a.bin") == bytes(range(256)) * 1000
+    shared.write_file("/job/notes.txt", b"one\ntwo needle\n")
+    listing = shared.list_files("/job", depth=2)
     assert [(entry.path, entry.kind) for entry in listing.entries] == [
         ("deep", "folder"),
         ("deep/a.bin", "file"),
         ("notes.txt", "file"),
     ]
-    found, complete = shared.search("need.e", "/work")
-    assert [(line.path, line.line, line.text) for line in found] == [("/work/notes.txt", 2, "two needle")]
+    found, complete = shared.search("need.e", "/job")
+    assert [(line.path, line.line, line.text) for line in found] == [("/job/notes.txt", 2, "two needle")]
     assert complete
-    assert shared.list_files("/work", depth=2, limit=1).complete is False
-    for path in ("/work/missing", "/work", "/dev/zero"):
+    assert shared.list_files("/job", depth=2, limit=1).complete is False
+    for path in ("/job/missing", "/job", "/dev/zero"):
         with pytest.raises(OSError, match=r"."):
             shared.read_file(path)
     with pytest.raises(OSError, match="regular expression"):
-        shared.search("(", "/work")
+        shared.search("(", "/job")
 
 
 def test_changes_stay_in_the_session(workspace: Workspace) -> None:

@@ -21,7 +21,7 @@ def workspace() -> Iterator[Workspace]:
 
 def test_a_copy_has_the_files_and_the_state_of_the_shell(workspace: Workspace) -> None:
     workspace.run(
-        "mkdir /work; cd /work; echo one > a; rm -r /etc/ssl; declare -A map=([k]='a b'); set -o pipefail"
+        "mkdir /job; cd /job; echo one > a; rm -r /etc/ssl; declare -A map=([k]='a b'); set -o pipefail"
     )
     workspace.run(
         "greet() { echo hello $1; }; export -f greet; alias q='echo alias'; umask 027; readonly fixed=1; v=$'two\\nlines'"
@@ -32,7 +32,7 @@ def test_a_copy_has_the_files_and_the_state_of_the_shell(workspace: Workspace) -
             'pwd; cat a; ls -d /etc/ssl; echo "${map[k]} $fixed $v"; bash -c "greet x"; q; umask'
         )
         assert answer.output.splitlines() == [
-            "/work",
+            "/job",
             "one",
             "ls: cannot access '/etc/ssl': No such file or directory",
             "a b 1 two",
@@ -43,7 +43,7 @@ def test_a_copy_has_the_files_and_the_state_of_the_shell(workspace: Workspace) -
         ]
         assert copy.run("false | true").exit_code == 1  # pipefail
         copy.run("echo two > a; greet() { :; }")
-        assert workspace.run("cat a; greet y; pwd").output == "one\nhello y\n/work\n"
+        assert workspace.run("cat a; greet y; pwd").output == "one\nhello y\n/job\n"
         assert copy.run("cat a").output == "two\n"
 
 
@@ -84,20 +84,20 @@ def test_a_file_open_for_writing_is_copied_as_it_is(workspace: Workspace) -> Non
 
 
 def test_a_deep_line_of_copies_is_flattened(workspace: Workspace) -> None:
-    workspace.run("mkdir -p /work/d; echo x > /work/d/gone; ln -s /work /work/link; echo keep > /work/kept")
+    workspace.run("mkdir -p /job/d; echo x > /job/d/gone; ln -s /job /job/link; echo keep > /job/kept")
     workspace.stack()
     workspace.run(
-        "rm -r /work/d; mkdir /work/d; echo new > /work/d/new; rm /etc/passwd; chown 1000:1000 /work/kept"
+        "rm -r /job/d; mkdir /job/d; echo new > /job/d/new; rm /etc/passwd; chown 1000:1000 /job/kept"
     )
     for number in range(70):
-        workspace.run(f"echo {number} > /work/n{number % 3}")
+        workspace.run(f"echo {number} > /job/n{number % 3}")
         workspace.stack()
     assert len(workspace._layers) < 20
     answer = workspace.run(
-        "cd /work; ls /work/d /work/link/; cat n0 n1 n2; ls /etc/passwd; stat -c %u kept; cat kept"
+        "cd /job; ls /job/d /job/link/; cat n0 n1 n2; ls /etc/passwd; stat -c %u kept; cat kept"
     )
     assert answer.output.split() == [
-        *["/work/d:", "new", "/work/link/:", "d", "kept", "link", "n0", "n1", "n2", "69", "67", "68"],
+        *["/job/d:", "new", "/job/link/:", "d", "kept", "link", "n0", "n1", "n2", "69", "67", "68"],
         *[
             "ls:",
             "cannot",

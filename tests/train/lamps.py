@@ -37,25 +37,19 @@ class Lamp(Environment[Press, Lit, State]):
     def __init__(self) -> None:
         self._state = State()
 
-    async def reset_async(self, seed: int | None = None) -> Lit:
+    async def reset(self, seed: int | None = None) -> Lit:
         Lamp.loop = asyncio.get_running_loop()
         Lamp.resets += 1
         self._random = random.Random(seed)
         self._state = State()
         return self._next()
 
-    async def step_async(self, action: Press) -> Lit:
+    async def step(self, action: Press) -> Lit:
         if action.button < 0:
             raise ZeroDivisionError("there is no such button")
         self._state.step_count += 1
         reward = 0.5 * (action.button == self._lamp)
         return self._next(reward=reward, done=self._state.step_count == 2)
-
-    def reset(self, seed: int | None = None) -> Lit:
-        raise NotImplementedError
-
-    def step(self, action: Press) -> Lit:
-        raise NotImplementedError
 
     def _next(self, **outcome: Any) -> Lit:
         self._lamp = self._random.randrange(LAMPS)

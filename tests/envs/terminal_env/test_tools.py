@@ -79,7 +79,7 @@ def test_an_ended_shell_is_told_and_there_is_a_new_one(terminal: TerminalEnviron
 
 
 def test_files_are_written_read_edited_listed_and_searched(terminal: TerminalEnvironment) -> None:
-    take(terminal, BashAction("mkdir /work; cd /work"))
+    take(terminal, BashAction("mkdir /job; cd /job"))
     take(terminal, WriteFileAction("a/b.py", "one = 1\ntwo = 1\nthree = 3\n"))
     assert take(terminal, ReadFileAction("a/b.py", first_line=2, last_line=2)).result == "two = 1\n"
     assert (
