@@ -83,11 +83,16 @@ screenshots: test-browser  ## the pictures in docs/images, taken anew
 docs: $(DOCS_READY)  ## the documentation, in .artefacts/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-test-k8s: $(READY)  ## the provider contract against the cluster of KUBECONFIG
+test-k8s: $(READY)  ## the provider contract, and a fleet updated and killed under load, on the cluster of KUBECONFIG
 	$(BIN)/python -m pytest -n 2 -m kubernetes tests/providers
 
 test-terminal: $(READY)  ## every task of terminal_env with every cheat
-	$(BIN)/python -m pytest -m terminal tests/envs/terminal_env
+	$(BIN)/python -m pytest -s -m terminal tests/envs/terminal_env tests/bench
+
+.PHONY: test-harbor
+test-harbor: $(READY)  ## every task of TASKS=dir with its solution, with nothing done, with every cheat; ROOT=dir to play on
+	test -d "$(TASKS)" || { echo "say where the tasks are: make test-harbor TASKS=dir [ROOT=dir]"; exit 2; }
+	$(BIN)/python -m pytest -s -m terminal tests/envs/terminal_env/test_given_tasks.py --harbor-tasks "$(TASKS)" $(if $(ROOT),--harbor-root "$(ROOT)")
 
 # Ray, in an environment of its own: its agents start with every node, and share no version with ours.
 RAY_READY := .venvs/ray/.ready-2.60.0
@@ -109,8 +114,8 @@ test-faults: $(READY)  ## break connections at every byte, and at random for a m
 test-model: $(READY)  ## every interleaving of a bounded episode of the session protocol
 	$(BIN)/python -m tests.model
 
-test-train: $(READY)  ## each trainer, installed by itself, drives its adapter; ONLY="trl verl" for some
-	$(BIN)/python -m tests.train $(ONLY)
+test-train: $(READY)  ## each trainer, installed by itself, drives its adapter; ONLY=trl,verl for some, RESUME=1 after a stop
+	$(BIN)/python -m tests.train $(if $(ONLY),--only "$(ONLY)") $(if $(RESUME),--resume)
 
 compat: $(READY) $(OPENENV_READY)  ## play against OpenEnv 0.10.0, both ways, over real sockets
 	$(BIN)/python -m pytest -m compat tests/compat
@@ -160,6 +165,10 @@ bench-scaling: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## up to 16,384 sessions a
 bench-rollouts: $(BENCH_READY) $(OPENENV_BENCH_READY)  ## rollouts beside a serial loop and OpenEnv's harness; then 1,000 coding rollouts
 	$(BIN)/python -m bench.rollouts
 	$(BIN)/python -m bench.rollouts --coding 1000
+
+.PHONY: bench-ray
+bench-ray: $(RAY_READY)  ## rollouts on Ray beside one process; one, two and three drivers
+	.venvs/ray/bin/python -m bench.ray_rollouts
 
 bench-flame: $(BENCH_READY)  ## where the hot path spends its time: bench/flame.svg
 	$(BIN)/python -m bench.flame

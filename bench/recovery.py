@@ -2,7 +2,8 @@
 
 For episodes of so many steps of the echo environment: the memory of their log, the CPU time of the client for
 a step with and without it, and how long a recovery takes, from the next step after the server's death to its
-answer.
+answer. The last two columns are of a vector of 64 sessions: the client's CPU for a step of one session, and
+how long all of them take to be recovered.
 """
 
 import os
@@ -12,12 +13,14 @@ import time
 import tracemalloc
 
 from envtorch.client.blocking.links import SocketLink
-from envtorch.client.replaying import Played, Replaying
+from envtorch.client.episode_log import Played
+from envtorch.client.replaying import Replaying
 from envtorch.envs.echo_env import EchoAction, EchoEnv
 from envtorch.protocol.wire import Ask
 from envtorch.providers import ProcessProvider
 from envtorch.providers.child import ChildServer
 
+SESSIONS = 64
 APP = "envtorch.envs.echo_env.app:app"
 ACTION = EchoAction(message="a message of an ordinary length, as an agent may write it")
 
@@ -65,6 +68,22 @@ def recovered(steps: int) -> tuple[float, float, float, float]:
     return held / steps, plain_us, logged_us, took_s
 
 
+def recovered_vector(steps: int) -> tuple[float, float]:
+    """The client's CPU of a session's step, microseconds; seconds to recover a vector."""
+    (first, here), (second, there) = started(), started()
+    actions = [ACTION] * SESSIONS
+    with first, second, EchoEnv.vector(here, SESSIONS, recover="replay", elsewhere=[there]) as envs:
+        envs.reset(seed=1)
+        began = time.process_time()
+        for _ in range(steps):
+            envs.step(actions)
+        step_us = (time.process_time() - began) / steps / SESSIONS * 1e6
+        kill(first)
+        began = time.perf_counter()
+        assert envs.step(actions).errors == {}
+        return step_us, time.perf_counter() - began
+
+
 def log_bytes(env: EchoEnv) -> int:
     """The memory of a copy of the log."""
     link = env._link
@@ -82,10 +101,13 @@ def copied(played: Played) -> Played:
 
 
 def main() -> None:
-    print(f"{'steps':>7} {'log, bytes/step':>16} {'CPU us/step':>12} {'with log':>9} {'recovery, s':>12}")
-    for steps in [int(word) for word in sys.argv[1:]] or [10, 100, 1000, 10_000]:
+    titles = f"{'steps':>7} {'log, bytes/step':>16} {'CPU us/step':>12} {'with log':>9} {'recovery, s':>12}"
+    print(f"{titles} {'vector us/step':>15} {'recovery, s':>12}")
+    for steps in [int(word) for word in sys.argv[1:]] or [10, 100, 1000]:
         held, plain_us, logged_us, took_s = recovered(steps)
-        print(f"{steps:7,} {held:16.0f} {plain_us:12.0f} {logged_us:9.0f} {took_s:12.2f}", flush=True)
+        alone = f"{steps:7,} {held:16.0f} {plain_us:12.0f} {logged_us:9.0f} {took_s:12.2f}"
+        vector_us, vector_s = recovered_vector(steps)
+        print(f"{alone} {vector_us:15.0f} {vector_s:12.2f}", flush=True)
 
 
 if __name__ == "__main__":

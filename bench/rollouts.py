@@ -1,10 +1,15 @@
 """How long rollouts take: `python -m bench.rollouts`; with `--coding 1000` coding rollouts, and their memory.
 
 Sixty-four rollouts of five turns, in groups of eight; the policy stands for a model on a GPU: 5 ms a call and
-0.1 ms a prompt. `serial` has the order of events of TRL's own loop (resets one after another, then a call for
-all, then steps one after another) with our blocking client, whose sockets are open before; `harness` is
-OpenEnv's `build_harness_rollout_func` with OpenEnv's client, in the environment of `make compat`; `rollouts`
-is ours, with the opening of its sessions. All play on one server in one run; the least of `--rounds` counts.
+0.1 ms a prompt. All play on one server in one run; the least of `--rounds` counts.
+
+TRL         `GRPOTrainer(environment_factory=...)` with such a model, on our blocking client (`trl_loops.py`),
+            in the environment of `make test-train`
+serial      the same order of events (resets one after another, then a call for all, then steps one after
+            another) without TRL: no chat template, no tokens; sockets are open before
+harness     OpenEnv's `build_harness_rollout_func` with OpenEnv's client, in the environment of `make compat`
+rollouts    ours, with the opening of its sessions
+in TRL      ours as the `rollout_func` of a `GRPOTrainer`, with the chat template and tokens of `TRL`
 """
 
 import argparse
@@ -15,6 +20,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,7 @@ from envtorch.rollout.chat_formats import JSONFormat
 ROLLOUTS, TURNS, SIZE = 64, 5, 8
 HERE = Path(__file__).parent
 OPENENV = HERE.parent / ".venvs/openenv/bin/python"
+TRL = HERE.parent / ".venvs/train-trl/bin/python"
 AIMS = {0.0: 0.8, 0.002: 6.0, 0.02: 20.0}
 
 
@@ -49,8 +56,16 @@ def tasks(step_s: float) -> list[dict[str, Any]]:
     return [{"seed": seed, "rounds": TURNS, "step_s": step_s} for seed in range(ROLLOUTS // SIZE)]
 
 
-def serial(url: str, step_s: float) -> tuple[float, float]:
-    """TRL's order of events."""
+Timed = tuple[float, float]
+"""Seconds, and the mean reward."""
+
+
+def serial(url: str, step_s: float, rounds: int) -> Timed:
+    """TRL's order of events, without TRL."""
+    return min(one_by_one(url, step_s) for _ in range(rounds))
+
+
+def one_by_one(url: str, step_s: float) -> Timed:
     envs = [PacedEnv(url).connect() for _ in range(ROLLOUTS)]
     began, total = time.perf_counter(), 0.0
     results = [env.reset(**tasks(step_s)[place // SIZE]) for place, env in enumerate(envs)]
@@ -65,14 +80,27 @@ def serial(url: str, step_s: float) -> tuple[float, float]:
     return took, total / ROLLOUTS
 
 
-def harness(url: str, step_s: float) -> tuple[float, float]:
+def harness(url: str, step_s: float, rounds: int) -> Timed:
+    """OpenEnv's harness, once: its time is that of its steps and calls, which are all one after another."""
     command = [str(OPENENV), str(HERE / "openenv_harness.py"), url, str(step_s), str(ROLLOUTS), str(TURNS)]
-    told = json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
+    return told_by(command)
+
+
+def in_trl(loop: str, url: str, step_s: float, rounds: int) -> Timed:
+    """TRL with its own loop, or with ours."""
+    numbers = [str(number) for number in (step_s, ROLLOUTS, SIZE, TURNS, rounds)]
+    return told_by([str(TRL), "-W", "ignore", "-m", "bench.trl_loops", loop, url, *numbers])
+
+
+def told_by(command: list[str]) -> Timed:
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    output = subprocess.check_output(command, text=True, cwd=HERE.parent, env=quiet)
+    told = json.loads(output.splitlines()[-1])
     return told["seconds"], told["reward"]
 
 
-def rollouts(url: str, step_s: float) -> tuple[float, float]:
-    async def play() -> tuple[float, float]:
+def rollouts(url: str, step_s: float, rounds: int) -> Timed:
+    async def play() -> Timed:
         began = time.perf_counter()
         made = Rollouts(PacedEnv, url, policy, format=JSONFormat(Press), concurrency=128, max_turns=TURNS)
         async with made:
@@ -80,7 +108,7 @@ def rollouts(url: str, step_s: float) -> tuple[float, float]:
         took = time.perf_counter() - began
         return took, sum(t.reward or 0.0 for t in played) / len(played)
 
-    return asyncio.run(play())
+    return min(asyncio.run(play()) for _ in range(rounds))
 
 
 def continuations(url: str) -> None:
@@ -156,20 +184,29 @@ def coding(url: str, count: int) -> None:
     print(f"{len(played)} coding rollouts of 3 turns in {took:.1f} s: {pace}, {lost} lost")
 
 
-def compare(url: str, rounds: int) -> None:
-    ways: dict[str, Callable[[str, float], tuple[float, float]]] = {"serial": serial, "rollouts": rollouts}
+def ways_here() -> dict[str, Callable[[str, float, int], Timed]]:
+    """What can be compared here; what cannot is said."""
+    ways: dict[str, Callable[[str, float, int], Timed]] = {"rollouts": rollouts, "serial": serial}
+    if TRL.exists():
+        ways |= {"TRL": partial(in_trl, "factory"), "in TRL": partial(in_trl, "rollout_func")}
+    else:
+        print(f"TRL: not compared, as {TRL} is not there: `make test-train ONLY=trl` installs it")
     if OPENENV.exists():
         ways["harness"] = harness
+    else:
+        print(f"harness: not compared, as {OPENENV} is not there: `make compat` installs it")
+    return ways
+
+
+def compare(url: str, rounds: int) -> None:
+    ways = ways_here()
     for step_s, aim in AIMS.items():
-        best = {
-            name: min(way(url, step_s) for _ in range(1 if name == "harness" else rounds))
-            for name, way in ways.items()
-        }
+        best = {name: way(url, step_s, rounds) for name, way in ways.items()}
+        assert {round(reward, 6) for _, reward in best.values()} == {1.0}, best
         ours = best["rollouts"][0]
         told = [f"{name} {took:.2f} s ({took / ours:.1f}x)" for name, (took, _) in best.items()]
-        assert {round(reward, 6) for _, reward in best.values()} == {1.0}, best
         batch = f"{ROLLOUTS} x {TURNS} turns, steps of {step_s * 1000:g} ms"
-        print(f"{batch}: {', '.join(told)}; aim: serial {aim}x")
+        print(f"{batch}: {', '.join(told)}; aim: TRL {aim:g}x", flush=True)
 
 
 def main() -> None:

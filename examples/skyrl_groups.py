@@ -1,9 +1,9 @@
 """SkyRL's generator interface on EnvTorch: groups for its trainer, and a text environment of its gym.
 
 Run: pip install torch loguru aiohttp omegaconf hydra-core ray 'envtorch[skyrl]'
-     python examples/skyrl_groups.py
+     python3.12 examples/skyrl_groups.py
 
-A script stands in for SkyRL's inference engine; its tokens are letters.
+SkyRL 0.3 needs Python 3.12. A script stands in for SkyRL's inference engine; its tokens are letters.
 """
 
 import asyncio
@@ -12,22 +12,20 @@ import re
 import socket
 import sys
 import threading
-import typing
 from collections.abc import Sequence
 from typing import Any
 
-import typing_extensions
+OLDEST_PYTHON = (3, 12)
+if sys.version_info < OLDEST_PYTHON:
+    sys.exit("SkyRL 0.3 needs Python 3.12: install it there, and run this example with python3.12")
 
-if sys.version_info < (3, 12):  # SkyRL 0.3 is written for 3.12, where pydantic takes typing's own
-    typing.TypedDict = typing_extensions.TypedDict  # type: ignore[misc, unused-ignore]
+import skyrl_gym  # noqa: E402
+from skyrl.train.generators.base import GeneratorInput, TrajectoryID  # noqa: E402
 
-import skyrl_gym
-from skyrl.train.generators.base import GeneratorInput, TrajectoryID
-
-from envtorch import Action, EnvClient, Environment, Observation, State, create_app, serve
-from envtorch.rollout import ChatMessage
-from envtorch.train.skyrl_generator import SessionGenerator, SessionTextEnv
-from envtorch.types import Tool
+from envtorch import Action, EnvClient, Environment, Observation, State, create_app, serve  # noqa: E402
+from envtorch.rollout import ChatMessage  # noqa: E402
+from envtorch.train.skyrl_generator import SessionGenerator, SessionTextEnv  # noqa: E402
+from envtorch.types import Tool  # noqa: E402
 
 ROUNDS, SIZE, END = 3, 4, 0
 

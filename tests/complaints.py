@@ -10,7 +10,16 @@ PATTERN = re.compile(
 
 
 def complaints(lines: Sequence[str]) -> list[str]:
-    """The complaints among a log's lines, each with the line after it."""
+    """The complaints among a log's lines, each with its traceback, else the next line."""
     return [
-        f"{line} {after}".rstrip() for line, after in itertools.pairwise([*lines, ""]) if PATTERN.search(line)
+        " ".join(_with_what_follows(lines[place:])).rstrip()
+        for place, line in enumerate(lines)
+        if PATTERN.search(line)
     ]
+
+
+def _with_what_follows(lines: Sequence[str]) -> Sequence[str]:
+    if "Traceback" not in lines[0]:
+        return lines[:2]
+    frames = list(itertools.takewhile(lambda line: line.startswith(" "), lines[1:]))
+    return lines[: len(frames) + 2]  # up to the exception itself

@@ -30,3 +30,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--chaos-sessions", type=int, default=20_000, help="how many sessions must leave nothing"
     )
     parser.addoption("--train-report", help="where tests of trainers write the rows of their table")
+    parser.addoption("--harbor-tasks", help="a directory of tasks in Harbor's format, to be played")
+    parser.addoption("--harbor-root", default="host", help="the root file system to play them on")

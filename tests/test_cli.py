@@ -1,6 +1,5 @@
 """The command line, run as a person runs it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from envtorch.envs.echo_env import EchoEnv
 from envtorch.errors import CapacityReached
@@ -118,9 +118,23 @@ def test_k8s_render_prints_what_kubectl_takes() -> None:
     command = [*ENVTORCH, "k8s", "render", "echo-env:latest", "--replicas", "2", "--memory", "512Mi"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    listed = json.loads(done.stdout)
-    assert (listed["kind"], [item["kind"] for item in listed["items"]]) == ("List", ["Deployment", "Service"])
-    assert listed["items"][0]["spec"]["replicas"] == 2
+    manifests = {manifest["kind"]: manifest for manifest in yaml.safe_load_all(done.stdout)}
+    assert list(manifests) == ["Service", "NetworkPolicy", "StatefulSet", "PodDisruptionBudget"]
+    assert manifests["StatefulSet"]["spec"]["replicas"] == 2
+
+
+def test_k8s_render_writes_a_kustomize_base(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    command = [*ENVTORCH, "k8s", "render", "echo-env:latest", "--max-replicas", "8", "--kustomize", str(base)]
+    for _ in range(2):  # again, over the first one
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+    named = yaml.safe_load((base / "kustomization.yaml").read_text())["resources"]
+    assert {yaml.safe_load((base / name).read_text())["kind"].lower() + ".yaml" for name in named} == set(
+        named
+    )
+    assert "container grade" in (base / "README.md").read_text()
+    assert f"kubectl apply -k {base}" in done.stderr
 
 
 def test_k8s_render_refuses_a_quantity_that_is_none() -> None:

@@ -1,7 +1,9 @@
 """The names of `envtorch.train` cost nothing until they are used."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,11 @@ from envtorch import train
 from envtorch.envs.echo_env import EchoEnv
 from envtorch.errors import ConfigurationError
 from envtorch.train.client_classes import client_class
+from tests.train.frameworks import FRAMEWORKS
+
+ROOT = Path(__file__).parents[1]
+INTERNAL = {"__init__", "tool_methods"}
+"""Modules of `envtorch.train` that nobody calls but adapters."""
 
 
 def test_importing_the_package_imports_no_trainer() -> None:
@@ -34,3 +41,22 @@ def test_a_client_is_a_class_or_its_name() -> None:
 
 def test_every_name_is_listed() -> None:
     assert dir(train) == sorted(train.__all__)
+
+
+def test_the_reference_has_every_adapter() -> None:
+    page = (ROOT / "docs" / "reference" / "train.md").read_text()
+    there = {path.stem for path in (ROOT / "src" / "envtorch" / "train").glob("*.py")} - INTERNAL
+    assert set(re.findall(r"^::: envtorch\.train\.(\w+)$", page, re.M)) == there
+
+
+def test_every_example_of_a_framework_is_run_by_make_test_train() -> None:
+    frameworks = {framework.example: framework for framework in FRAMEWORKS}
+    overview = (ROOT / "docs" / "train" / "index.md").read_text()
+    for example, framework in frameworks.items():
+        assert (ROOT / "examples" / f"{example}.py").is_file()
+        assert example in (ROOT / framework.tests).read_text(), f"{framework.tests} does not run it"
+        page = (ROOT / "docs" / "train" / f"{framework.page}.md").read_text()
+        assert f"examples/{example}.py" in page, f"docs/train/{framework.page}.md does not name it"
+        assert f"`examples/{example}.py`" in overview
+    using = {path.stem for path in (ROOT / "examples").glob("*.py") if "envtorch.train" in path.read_text()}
+    assert using <= frameworks.keys()

@@ -218,6 +218,8 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
     """Whether a step before the first `reset` is refused."""
     deterministic: bool | None = None
     """What the environment says about playing an episode again."""
+    has_tool_steps: bool = False
+    """Whether calls of tools are actions, beside those of the class above (`ToolSteps`)."""
 
     @classmethod
     def of(

@@ -1,6 +1,7 @@
 """What the process's environment variables say, read once, here and nowhere else."""
 
 import enum
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -17,10 +18,13 @@ __all__ = [
     "ServerMode",
     "Settings",
     "ask_for_web_page",
+    "cache_folder",
     "engine_addresses",
     "environment_for_processes",
     "inherited_environment",
     "model_api_key",
+    "plain_fastmcp_log",
+    "ray_address",
     "restore_variables",
     "silence_gradio",
     "variables",
@@ -91,6 +95,12 @@ class Settings:
     replica: str | None = None
     """`ENVTORCH_REPLICA`: the name of this server among several behind one address."""
 
+    finish_s: float = 0.0
+    """`ENVTORCH_FINISH`: how many seconds open sessions have, at SIGTERM, to end by themselves."""
+
+    drain_s: float = 30.0
+    """`ENVTORCH_DRAIN`: how many seconds running calls have after that."""
+
     tracing: bool = False
     """`ENVTORCH_TRACING`: true, 1 or yes; spans for OpenTelemetry."""
 
@@ -118,6 +128,8 @@ class Settings:
             max_message_bytes=_positive(read, "ENVTORCH_MAX_MESSAGE_BYTES", MAX_MESSAGE_BYTES),
             web_interface=_is_on(read, "ENABLE_WEB_INTERFACE"),
             replica=_replica_in(read),
+            finish_s=_seconds(read, "ENVTORCH_FINISH", 0.0),
+            drain_s=_seconds(read, "ENVTORCH_DRAIN", 30.0),
             tracing=_is_on(read, "ENVTORCH_TRACING"),
             trust_remote_code=_is_on(read, "OPENENV_TRUST_REMOTE_CODE"),
             client_mode=_mode_in(read, "OPENENV_CLIENT_MODE"),
@@ -188,6 +200,12 @@ def model_api_key(environ: Mapping[str, str] | None = None) -> str | None:
     return read.get("LLM_API_KEY") or read.get("OPENAI_API_KEY") or None
 
 
+def ray_address(environ: Mapping[str, str] | None = None) -> str | None:
+    """`RAY_ADDRESS`: the cluster that Ray connects to."""
+    read = os.environ if environ is None else environ
+    return read.get("RAY_ADDRESS") or None
+
+
 def _mode_in(environ: Mapping[str, str], name: str) -> ServerMode:
     try:
         return ServerMode.of(environ.get(name) or "simulation")
@@ -208,6 +226,19 @@ def _positive(environ: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ConfigurationError(f"{name} must be a number of seconds, 0 or more, not {text!r}")
+    return seconds
+
+
 def _is_on(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "").lower() in ("true", "1", "yes")
 
@@ -215,6 +246,11 @@ def _is_on(environ: Mapping[str, str], name: str) -> bool:
 def ask_for_web_page() -> None:
     """Have every application that is made from here on, in child processes too, come with its web page."""
     os.environ["ENABLE_WEB_INTERFACE"] = "true"
+
+
+def plain_fastmcp_log() -> None:
+    """Have FastMCP log in plain lines, in child processes too, unless somebody has chosen otherwise."""
+    os.environ.setdefault("FASTMCP_ENABLE_RICH_LOGGING", "false")
 
 
 def silence_gradio() -> None:
@@ -239,6 +275,16 @@ def inherited_environment(*also: str, environ: Mapping[str, str] | None = None) 
     prefixes = ("LC_", *(name[:-1] for name in also if name.endswith("*")))
     names = NEUTRAL.union(also)
     return {name: value for name, value in read.items() if name in names or name.startswith(prefixes)}
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """`ENVTORCH_CACHE`, or `envtorch` in the user's cache: what was prepared once and can be made again."""
+    read = os.environ if environ is None else environ
+    named = read.get("ENVTORCH_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    base = read.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path(read.get("HOME") or "~").expanduser() / ".cache") / "envtorch"
 
 
 def engine_addresses(environ: Mapping[str, str] | None = None) -> list[str]:

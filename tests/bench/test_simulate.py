@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 from bench.simulate import Plan, Simulation, needed_steps
+from bench.simulate_elastic import ElasticPlan, ElasticSimulation
+
+from envtorch.pool.pool_size import SizeLimits
 
 SMALL: dict[str, Any] = {
     "replicas": 40,
@@ -36,3 +39,18 @@ def test_without_losses_every_session_is_used_and_nobody_is_hit() -> None:
     tally = Simulation(Plan(load=1.0, loss_every_s=1e12, **SMALL)).run()
     assert tally.hit == 0
     assert tally.utilisation == pytest.approx(1.0)
+
+
+def test_a_pool_that_follows_its_load_cuts_nothing_off_and_needs_fewer_replicas() -> None:
+    fixed, elastic = (
+        ElasticSimulation(
+            ElasticPlan(SizeLimits(least, 20), sessions_per_replica=8, hours=4.0, wave_s=7200.0)
+        ).run()
+        for least in (20, 2)
+    )
+    assert elastic.killed == fixed.killed == 0
+    assert elastic.finished > 0.9 * fixed.finished
+    assert elastic.replica_s < 0.8 * fixed.replica_s
+    assert elastic.wait(0.5) == 0.0
+    turns = [a < b > c or a > b < c for a, b, c in zip(*(elastic.sizes[n:] for n in range(3)), strict=False)]
+    assert not any(turns), "no change of size is taken back a second later"

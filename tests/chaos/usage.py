@@ -1,5 +1,6 @@
 """What a process holds: descriptors, threads, processes below it, memory."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -21,6 +22,12 @@ class Usage:
             processes=len(pids),
             megabytes=round(sum(_private_megabytes(pid) for pid in pids), 1),
         )
+
+    @classmethod
+    def least(cls, samples: "Iterable[Usage]") -> "Usage":
+        """The least of each figure."""
+        found = list(samples)
+        return cls(*(min(getattr(one, field.name) for one in found) for field in fields(cls)))
 
     def beyond(self, before: "Usage", spare: "Usage") -> dict[str, float]:
         """What has come to it since `before`, where that is more than `spare`."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from envtorch.cli import check_child
 from tests.support import PATIENCE_S
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
@@ -141,3 +142,31 @@ def test_actions_in_the_command_line_are_told_to_be_a_file() -> None:
     assert done.returncode == 2
     assert "--actions is the path of a JSON file" in done.stderr
     assert "Next: write the list of actions to a file" in done.stderr
+
+
+SLOW = """
+import time
+
+from tests.checking.faults import Sound
+
+
+class Slow(Sound):
+    def reset(self, seed=None, episode_id=None):
+        time.sleep(SECONDS)
+        return super().reset(seed, episode_id)
+"""
+
+
+def test_a_check_that_takes_long_is_named_on_standard_error_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check_child, "QUIET_S", 0.05)
+    (tmp_path / "slow.py").write_text(SLOW.replace("SECONDS", "0.2"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    code = check_child.check_in_child(str(tmp_path / "slow.py:Slow"), ["--json"])
+    told = capfd.readouterr()
+    assert code == 0, told
+    assert json.loads(told.out)["ok"]
+    assert f"loading {tmp_path / 'slow.py:Slow'} (" in told.err
+    assert "checking contract (" in told.err
+    assert told.err.count("checking contract (") == 1, "each check is named once"

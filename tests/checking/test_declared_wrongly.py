@@ -6,7 +6,7 @@ import pytest
 
 from envtorch.env import Environment
 from envtorch.testing import Report, check_env
-from envtorch.types import Observation, State
+from envtorch.types import Action, Observation, State
 from tests.checking.faults import Move, Seen, Sound
 
 ACTIONS = [{"by": 1}]
@@ -142,3 +142,71 @@ def test_the_line_that_is_named_is_the_authors_and_not_a_librarys(source: type[S
     assert "pydantic/main.py" not in finding.message
     first = next(line for line in finding.traceback.splitlines() if line.strip().startswith("File "))
     assert "test_declared_wrongly.py" in first
+
+
+class Swapped(Environment[Seen, Move, State]):
+    def reset(self, seed: int | None = None) -> Any:
+        return Seen()
+
+    def step(self, action: Any) -> Any:
+        return Seen()
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+class Turn(Action):
+    to: int = 0
+
+
+class Heard(Observation):
+    text: str = ""
+
+
+class OtherAction(Sound):
+    def step(self, action: Turn) -> Seen:  # type: ignore[override]
+        return Seen(at=action.to)
+
+
+class OtherObservation(Sound):
+    def step(self, action: Move) -> Seen:
+        return Heard(text="x")  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (Swapped, "Seen stands in the place of the action, and is an observation class"),
+        (OtherAction, "step takes a Turn, and actions are declared as Move"),
+        (
+            OtherObservation,
+            "step gives a Heard, and observations are declared as Seen: clients read them as that",
+        ),
+    ],
+)
+def test_wrong_type_parameters_are_a_broken_contract(source: Any, message: str) -> None:
+    report = checked(lambda: source())
+    assert [finding.message for finding in report.errors] == [message]
+    assert "the contract is broken" in next(iter(report.not_run.values()))
+
+
+class Wider(Sound):
+    def reset(self, seed: int | None = None, episode_id: str | None = None) -> Any:
+        super().reset(seed, episode_id)
+        return Observation()  # a class above the declared one, as environments of tools return it
+
+
+def test_a_class_above_or_below_the_declared_one_is_in_order() -> None:
+    report = checked(Wider)
+    assert "contract" not in {finding.check for finding in report.findings}, str(report)
+
+
+class TakesAny(Sound):
+    def step(self, action: Any) -> Any:
+        return super().step(action)
+
+
+def test_a_step_that_takes_any_action_is_in_order() -> None:
+    report = checked(TakesAny)
+    assert "contract" not in {finding.check for finding in report.findings}, str(report)

@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
+from envtorch.cli.evaluated import ModelChoice, directory_of
 from tests.envs.coding_env.conftest import why_no_sandbox
 from tests.rollout.dials import dials
 from tests.support import PATIENCE_S, Running, eventually, running
@@ -44,6 +45,10 @@ def models(answer: Any, *, pause_s: float = 0.0) -> Iterator[Running]:
     app.add_api_route("/v1/models", listed)
     with running(app) as server:
         yield server
+
+
+def chosen(where: str, name: str | None) -> ModelChoice:
+    return ModelChoice(where, name, 1.0, 16, False, None)
 
 
 def counting(messages: list[dict[str, Any]]) -> str:
@@ -97,6 +102,40 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(
     assert done.returncode in (1, 2), done.stdout + done.stderr
     assert wrong in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "name"),
+    [
+        ("echo_env", chosen("http://h:1/v1", "Qwen/Qwen3-0.6B"), "echo_env-Qwen-Qwen3-0.6B"),
+        ("http://127.0.0.1:8000/", chosen("http://h:1/v1", "tiny"), "127.0.0.1-8000-tiny"),
+        (".", chosen("http://h:1/v1", "tiny"), "my_game-tiny"),
+        ("../my_game", chosen("http://h:1/v1", "tiny"), "my_game-tiny"),
+        ("./play.py:Game", chosen("scripted:bots/script.py:say", None), "play-Game-bots-script-say"),
+        ("package.app:app", chosen("http://h:1/v1", "tiny"), "package.app-app-tiny"),
+    ],
+)
+def test_the_results_are_called_after_the_target_and_the_model(
+    target: str, model: ModelChoice, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_game").mkdir()
+    (tmp_path / "my_game/play.py").touch()
+    monkeypatch.chdir(tmp_path / "my_game")
+    assert directory_of(target, model) == Path("evals") / name
+
+
+def test_the_results_are_called_after_the_endpoints_only_model(tmp_path: Path) -> None:
+    with dials() as server, models(counting) as model:
+        options = ["--tasks", "1", "--samples", "1", "--max-turns", "1"]
+        done = evaluate(server.url, "--model", f"{model.url}/v1", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (found,) = (tmp_path / "evals").iterdir()
+    assert found.name == f"{server.url.removeprefix('http://').replace(':', '-')}-tiny"
+    assert {"report.html", "report.json", "trajectories.jsonl", "settings.json", "runs.jsonl"} <= {
+        path.name for path in found.iterdir()
+    }
+    page = (Path(__file__).parents[2] / "docs/guides/evaluation.md").read_text()
+    assert all(f"| `{path.name}` |" in page for path in found.iterdir()), "the table lists every file"
 
 
 def test_a_scripted_model_that_raises_is_told_with_its_own_frames(
@@ -156,7 +195,8 @@ def test_coding_env_is_evaluated_interrupted_and_gone_on_with_to_the_same_report
     with models(code, pause_s=0.5) as model:
         subprocess.run(command("whole", model.url), cwd=tmp_path, check=True, timeout=PATIENCE_S)
         again = command("broken", model.url)
-        child = subprocess.Popen(again, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        interruptible = ["env", "--default-signal=INT", *again]  # also where the tests run in the background
+        child = subprocess.Popen(interruptible, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         lines = tmp_path / "broken" / "trajectories.jsonl"
         eventually(lambda: lines.exists() and lines.stat().st_size > 0, "a group was played")
         child.send_signal(signal.SIGINT)

@@ -101,13 +101,23 @@ WRONG = [
     Wrong(
         "serve good:Unfinished", Exit.MISUSED, "abstract class: it does not define state, step", "define them"
     ),
-    Wrong("serve good:Game --port 99999", Exit.MISUSED, "65535", "serve -h' for help"),
+    Wrong("serve good:Game --port 99999", Exit.MISUSED, "99999 is not a port", "from 0 to 65535"),
+    Wrong("serve good:Game --port web", Exit.MISUSED, "web is not a port", "0 picks a free one"),
+    Wrong("serve good:Game --port -1", Exit.MISUSED, "-1 is not a port", "from 0 to 65535"),
+    Wrong("serve shelf", Exit.MISUSED, "in the directory", "shelf/game.py"),
+    Wrong("serve drawer", Exit.MISUSED, "it has no Python files", "envtorch new NAME"),
     Wrong("serve good:Game --host nosuch.invalid", Exit.MISUSED, "is no address", "127.0.0.1"),
     Wrong("serve good:Game --fd 987", Exit.MISUSED, "--fd 987 is no open socket", "--port"),
     Wrong("serve good:Game --isolation magic", Exit.MISUSED, "isolation is 'process'", ""),
     Wrong("serve good:Game --port 0 --token-file none", Exit.MISUSED, "token file cannot be read", ""),
     Wrong("serve good:Game --record good.py", Exit.MISUSED, "recordings cannot be written to good.py", ""),
     Wrong("wheel /proc", Exit.MISUSED, "cannot be written", "a directory that you may write to"),
+    Wrong("k8s render x --kustomize .", Exit.MISUSED, ". has files and is no kustomize base", "a new dir"),
+    Wrong(
+        "k8s render x --max-replicas 2", Exit.MISUSED, "at most 2 replicas, where there are 2 at least", ""
+    ),
+    Wrong("k8s render x --client trainer", Exit.MISUSED, "'trainer' is no label", ""),
+    Wrong("k8s render x --command 'a \"b'", Exit.MISUSED, "No closing quotation", ""),
     Wrong("k8s render 'bad image'", Exit.MISUSED, "'bad image' is no name of an image", "my-env:1.0"),
     Wrong("check http://127.0.0.1:9", Exit.UNREACHABLE, "there is no server at", "`envtorch serve TARGET`"),
     Wrong(
@@ -202,6 +212,9 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bare.py").write_text(BARE)
     (tmp_path / "unfinished.py").write_text(UNFINISHED)
+    (tmp_path / "drawer").mkdir()
+    (tmp_path / "shelf").mkdir()
+    (tmp_path / "shelf/game.py").write_text(GOOD)
     done = warm.run(wrong.line, tmp_path)
     assert done.returncode == wrong.code, done.stderr
     assert wrong.sentence in told(done.stderr)

@@ -18,7 +18,7 @@ from envtorch import (
     VectorEnv,
 )
 from envtorch.client.aio.client import AsyncFactory
-from envtorch.client.client_options import Wire
+from envtorch.client.client_options import ClientOptions, Wire
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
 from envtorch.errors import (
     CapacityReached,
@@ -342,3 +342,17 @@ class TestHttp:
         assert server.sessions.active == before + 1
         env.close()
         assert (server.sessions.active, stopped) == (before, [True])
+
+
+class TestTokens:
+    """A token is sent as it is meant, or refused without being shown."""
+
+    def test_the_line_break_of_a_file_is_no_part_of_it(self) -> None:
+        options = ClientOptions.of("http://127.0.0.1:1", token="secret\n")
+        assert options.all_headers == {"Authorization": "Bearer secret"}
+
+    def test_one_that_no_header_can_carry_is_refused_and_not_shown(self) -> None:
+        options = ClientOptions.of("http://127.0.0.1:1", token="secret\nmore")
+        with pytest.raises(ConfigurationError) as refused:
+            options.all_headers  # noqa: B018
+        assert "secret" not in str(refused.value)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from tests.support import eventually
 
 STORE_BYTES = 80 * 2**20
-ATTEMPTS = 4
+ATTEMPTS = 10
 
 
 class Nodes:
@@ -16,6 +16,8 @@ class Nodes:
 
     def __init__(self, count: int) -> None:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        # A node of a busy machine may answer late; one that was killed refuses at once.
+        os.environ["RAY_health_check_timeout_ms"] = "60000"  # noqa: SIM112, Ray's own spelling
         import ray
         from ray.cluster_utils import Cluster
 

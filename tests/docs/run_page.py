@@ -1,30 +1,35 @@
-"""Do what a page says, in order, in the current directory: `python run_page.py PAGE URL [NEED ...]`.
+"""Do what a page says, in order, in the current directory.
 
-A Python block with a title is a file; any other is run, `await` included, in one namespace for the page.
-A console block is run where the page says `<!-- run -->` above it; a server it starts serves the blocks that
-follow. A block below `<!-- needs: something -->` is run where that is there; elsewhere it is compiled, and
-what it imports is imported.
+`python -m tests.docs.run_page PAGE SERVER MODEL [NEED ...]`: the addresses are of an echo server and a model.
+
+A block with a title is a file. A Python block is run, `await` included, in one namespace for the page. A
+command is run, and prints what the block says; commands in the prose come last. A server that a command
+starts serves what follows. A block below `<!-- needs: something -->` is done where that is there; elsewhere
+Python is compiled, and what it imports is imported. `tests/docs/scene.py` lists the commands not run.
 """
 
 import ast
 import asyncio
 import inspect
 import re
-import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envtorch.errors import MissingExtra
+from tests.docs.page_shell import PageShell
+from tests.docs.scene import missing, set_up, why_not_run
 
-USUAL = "http://127.0.0.1:8000"
+ROOT = Path(__file__).parents[2]
+SHELLS = ("console", "sh", "bash")
 FENCE = re.compile(
     r"(?:<!-- (?P<note>[^>]*) -->\n)?^(?P<ticks>`{3,})(?P<info>[^\n`]+)\n(?P<body>.*?)^(?P=ticks)$",
     re.M | re.S,
 )
-LISTENING = re.compile(r"http://[0-9.:]+")
+PROSE = re.compile(r"^(?!#).*", re.M)
+MENTIONED = re.compile(r"`(envtorch (?>(?:recording |k8s )?[a-z0-9-]+) [^`-][^`]*)`")
+PLACEHOLDER = re.compile(r"\b[A-Z]+\b")
 
 
 @dataclass(frozen=True)
@@ -54,33 +59,60 @@ def blocks_of(page: str) -> list[Block]:
     return found
 
 
+@dataclass(frozen=True)
+class Command:
+    """One command of a block, and the lines that the page says it prints."""
+
+    line: str
+    output: tuple[str, ...] = ()
+
+
+def commands_of(block: Block) -> list[Command]:
+    """The commands of a shell block: in a `console` block after `$ `, the other lines being their output."""
+    if block.language not in SHELLS:
+        return []
+    found: list[Command] = []
+    joined = block.body.replace("\\\n", " ")
+    for line in joined.splitlines():
+        if block.language != "console" or line.startswith("$ "):
+            found.append(Command(line.removeprefix("$ ")))
+        else:
+            found[-1] = Command(found[-1].line, (*found[-1].output, line))
+    return found
+
+
+def commands_in_prose(page: str) -> list[Command]:
+    """The commands that sentences name in full: with an argument, and nothing to be filled in."""
+    text = "\n".join(PROSE.findall(FENCE.sub("", page)))
+    found = dict.fromkeys(match[1] for match in MENTIONED.finditer(text))
+    return [Command(line) for line in found if PLACEHOLDER.search(line) is None]
+
+
 class Reader:
     """Somebody who does what the page says."""
 
-    def __init__(self, url: str, needs: set[str]) -> None:
-        self._url = url
+    def __init__(self, page: str, addresses: dict[str, str], needs: set[str]) -> None:
+        self._page = page
         self._needs = needs
         self._names: dict[str, Any] = {"__name__": "page"}
-        self._servers: list[subprocess.Popen[str]] = []
+        self._shell = PageShell(addresses)
 
-    def read(self, blocks: list[Block]) -> None:
+    def read(self) -> None:
+        text = (ROOT / self._page).read_text()
         try:
-            for block in blocks:
+            for block in blocks_of(text):
                 self._do(block)
+            for command in commands_in_prose(text):
+                self._command(command)
         finally:
-            for server in self._servers:
-                server.terminate()
-                server.wait(timeout=120)
+            self._shell.close()
 
     def _do(self, block: Block) -> None:
-        body = block.body.replace(USUAL, self._url)
-        if block.language == "console" and block.note == "run":
-            for line in body.splitlines():
-                if line.startswith("$ "):
-                    self._command(line[2:])
-        elif block.language == "python" and block.title:
+        body = self._shell.here(block.body)
+        there = block.need is None or block.need in self._needs
+        if block.title:
             Path(block.title).write_text(body)
-        elif block.language == "python" and (block.need is None or block.need in self._needs):
+        elif block.language == "python" and there:
             self._run(body)
         elif block.language == "python":
             try:
@@ -90,6 +122,9 @@ class Reader:
             except ModuleNotFoundError as error:
                 if error.name != block.need:
                     raise
+        elif there:
+            for command in commands_of(block):
+                self._command(command)
 
     def _run(self, source: str) -> None:
         code = compile(source, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -98,29 +133,12 @@ class Reader:
         else:
             exec(code, self._names)
 
-    def _command(self, line: str) -> None:
-        if line.startswith("envtorch serve"):
-            self._serve(line)
+    def _command(self, command: Command) -> None:
+        if why_not_run(self._page, command.line) is not None or missing(command.line, self._needs):
             return
-        done = subprocess.run(
-            shlex.split(line.replace("envtorch ", ENVTORCH, 1)), text=True, capture_output=True
-        )
-        print(f"$ {line}\n{done.stdout}{done.stderr}")
-        assert done.returncode == 0, f"{line} ended with {done.returncode}"
-
-    def _serve(self, line: str) -> None:
-        command = [*shlex.split(line.replace("envtorch ", ENVTORCH, 1)), "--port", "0"]
-        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self._servers.append(server)
-        assert server.stderr is not None
-        for told in server.stderr:
-            if found := LISTENING.search(told):
-                self._url = found[0]
-                return
-        raise AssertionError(f"{line} never said where it listens")
-
-
-ENVTORCH = f"{sys.executable} -m envtorch.cli "
+        said = self._shell.run(command.line)
+        for line in command.output:
+            assert line in said, f"{command.line} does not print {line!r}, but: {said}"
 
 
 def _imports_of(source: str) -> str:
@@ -131,7 +149,13 @@ def _imports_of(source: str) -> str:
     )
 
 
-if __name__ == "__main__":
-    page, url, *needs = sys.argv[1:]
+def main() -> None:
+    page, server, model, *needs = sys.argv[1:]
     sys.path.insert(0, ".")
-    Reader(url, set(needs)).read(blocks_of(Path(page).read_text()))
+    set_up(Path())
+    addresses = {"127.0.0.1:8000": server, "127.0.0.1:8080": model, "127.0.0.1:11434": model}
+    Reader(page, addresses, set(needs)).read()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.errors import ClientClosed, InvalidAction, MessageTooLarge, ProtocolError, SessionLost, TimedOut
-from envtorch.protocol.channels import Arrived, ChannelPhase, ClientChannels
+from envtorch.protocol.channel import Arrived, ChannelPhase
+from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.extended import MOST_IN_FRAME, Message, read_frame, write_frame
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 

@@ -228,6 +228,29 @@ class TestTheEnvelope:
         data = self.data(truncated=False)
         assert (data["done"], data["terminated"], data["truncated"]) == (False, False, False)
 
+    @pytest.mark.parametrize("kind", ["model", "dataclass", "dictionary"])
+    def test_a_field_of_the_authors_own_called_truncated_does_not_end_an_episode(self, kind: str) -> None:
+        class Shown(Observation):
+            stdout: str = ""
+            truncated: bool = False
+
+        @dataclasses.dataclass
+        class Plain:
+            stdout: str = ""
+            truncated: bool = False
+            reward: float | None = None
+            done: bool = False
+
+        said: dict[str, Any] = {"stdout": "x", "truncated": True}
+        made = {"model": Shown(**said), "dataclass": Plain(**said), "dictionary": {**said, "done": False}}
+        data = json.loads(observation_reply(encode_observation(made[kind])).frame())["data"]
+        assert data.keys() == {"observation", "reward", "done"}, "no key is added"
+        assert data["done"] is False
+        assert data["observation"]["truncated"] is True
+        codec: Codec[Any, Any, Any] = Codec(EnvSpec(ModelAction, Shown, State))
+        result = codec.decode_result(data)
+        assert (result.done, result.observation.truncated) == (False, True)
+
     def test_a_reward_that_is_not_a_number_is_null(self) -> None:
         assert self.data(reward=float("nan"))["reward"] is None
 
@@ -255,5 +278,7 @@ class TestValidators:
 
 
 def test_a_reply_that_does_not_fit_is_the_servers_fault() -> None:
-    with pytest.raises(ProtocolError, match="observation does not fit"):
+    with pytest.raises(
+        ProtocolError, match=r"observation does not fit \w+ \(.*surprise: .*\): is this client"
+    ):
         Codec(KINDS[0]).decode_result({"observation": {"surprise": 1}})

@@ -16,11 +16,11 @@ from envtorch.errors import (
     SessionLost,
     TimedOut,
 )
+from envtorch.protocol.backoff import Backoff
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.flow import drive
 from envtorch.protocol.formats import JSON
 from envtorch.protocol.reconnect import (
-    Backoff,
     Connect,
     Cut,
     Drop,

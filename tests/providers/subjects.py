@@ -5,6 +5,7 @@ from pathlib import Path
 
 from envtorch.providers.process import ProcessProvider
 from envtorch.testing import PROBE_APP, PROBE_COMMAND, ProviderSubject
+from tests.support import PATIENCE_S
 
 PYTHON_IMAGE = "python:3.11-slim"
 PROBE_PROJECT = Path(__file__).parent / "probe_project"
@@ -12,7 +13,10 @@ PROBE_PROJECT = Path(__file__).parent / "probe_project"
 
 def process() -> ProviderSubject:
     return ProviderSubject(
-        make=ProcessProvider, image=PROBE_APP, importable="tests.providers.subjects:process"
+        make=ProcessProvider,
+        image=PROBE_APP,
+        ready_timeout_s=PATIENCE_S,
+        importable="tests.providers.subjects:process",
     )
 
 
@@ -69,6 +73,7 @@ def daytona() -> ProviderSubject:
         options={"cmd": shlex.join(PROBE_COMMAND)},
         missing_image="missing:1",
         chooses_port=False,
+        ready_timeout_s=PATIENCE_S,
         importable="tests.providers.subjects:daytona",
     )
 

@@ -3,13 +3,23 @@
 import os
 import random
 import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
 
 from envtorch import Action, EnvClient, Environment, Observation, State, create_app
+from envtorch.batch_actions import Actions
 
 LOG = "DICE_LOG"
 """The environment variable with the file that steps are written to."""
 WILD_STEP = "DICE_WILD_STEP"
 """The environment variable with the number of the step that a server answers with its own process id."""
+SHARED = "DICE_SHARED"
+"""The environment variable with a file outside of all sessions, which every step makes longer."""
+STEP_S = "DICE_STEP_S"
+"""The environment variable with the seconds that a step takes."""
 
 
 class Roll(Action):
@@ -39,6 +49,7 @@ class Dice(Environment[Roll, Rolled, State]):
         return Rolled()
 
     def step(self, action: Roll) -> Rolled:
+        time.sleep(float(os.environ.get(STEP_S, "0")))
         self._state.step_count += 1
         self._rolls.append(self._random.randint(1, action.sides))
         if LOG in os.environ:
@@ -48,6 +59,10 @@ class Dice(Environment[Roll, Rolled, State]):
                 os.write(log, line.encode())
             finally:
                 os.close(log)
+        if SHARED in os.environ:
+            with open(os.environ[SHARED], "a") as shared:
+                shared.write(".")
+                return Rolled(rolls=list(self._rolls), whose=shared.tell())
         is_wild = str(self._state.step_count) == os.environ.get(WILD_STEP)
         return Rolled(rolls=list(self._rolls), whose=os.getpid() if is_wild else 0)
 
@@ -60,10 +75,23 @@ class Unrepeatable(Dice):
     DETERMINISTIC = False
 
 
+class DiceTogether(Dice):
+    """Dice that are rolled together, and answered in columns."""
+
+    @classmethod
+    def step_many(cls, environments: Sequence["DiceTogether"], actions: Actions[Roll]) -> dict[str, Any]:
+        rolled = [one.step(action) for one, action in zip(environments, actions, strict=True)]
+        return {
+            "rolls": [one.rolls for one in rolled],
+            "whose": numpy.array([one.whose for one in rolled]),
+        }
+
+
 class DiceEnv(EnvClient[Roll, Rolled, State]): ...
 
 
 app = create_app(Dice, sessions=4000)
+together = create_app(DiceTogether, sessions=4000)
 unrepeatable = create_app(Unrepeatable, sessions=10)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,3 +51,10 @@ def sessions_in(log: Path) -> dict[str, list[tuple[str, int]]]:
         session, episode, number = line.split()
         found.setdefault(session, []).append((episode, int(number)))
     return found
+
+
+def require_each_step_once(log: Path) -> None:
+    """No session has run a step twice, and all in order, as the environment's own log tells."""
+    for steps in sessions_in(log).values():
+        assert max(Counter(steps).values()) == 1, "no session ran a step twice"
+        assert steps == sorted(steps), "in order"

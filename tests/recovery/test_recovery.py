@@ -1,44 +1,26 @@
 """Episodes that survive their server, over real sockets and servers that are killed."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envtorch.client import AsyncEnvClient
-from envtorch.errors import ConfigurationError, SessionLost, Unsupported
+from envtorch.client.blocking.links import SocketLink
+from envtorch.client.opening import reconnecting
+from envtorch.errors import ConfigurationError, SessionLost, TimedOut, Unsupported
 from envtorch.pool import AsyncEnvPool, EnvPool, Finished
 from envtorch.providers import ProcessProvider
 from envtorch.rollout import Completion, Prompt, Rollouts
 from envtorch.types import State
-from tests.recovery.dice import WILD_STEP, DiceEnv, Roll, Rolled, rolls_of
-from tests.recovery.servers import DICE, Killable, kill, sessions_in, start_dice
+from tests.recovery.dice import SHARED, STEP_S, WILD_STEP, DiceEnv, Roll, Rolled, rolls_of
+from tests.recovery.servers import DICE, Killable, kill, require_each_step_once, sessions_in
 from tests.support import eventually
 
 STEPS = 8
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Killable]]:
-    """Starts servers that write their steps to one log."""
-    started: list[Killable] = []
-
-    def start(image: str = DICE, **env_vars: str) -> Killable:
-        started.append(start_dice(tmp_path / "log", image, env_vars=env_vars))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.close()
-
-
-def require_each_step_once(log: Path) -> None:
-    for steps in sessions_in(log).values():
-        assert max(Counter(steps).values()) == 1, "no session ran a step twice"
-        assert steps == sorted(steps), "in order"
+LONG = 30
 
 
 def test_a_client_goes_on_after_its_server_was_killed(start: Callable[..., Killable], tmp_path: Path) -> None:
@@ -100,11 +82,98 @@ def test_a_nondeterministic_step_is_found_and_the_session_is_lost(start: Callabl
         assert env.step(Roll()).observation.rolls == rolls_of(6, 1)
 
 
+def test_a_call_with_a_deadline_stops_in_the_middle_of_a_recovery_and_the_next_goes_on(
+    start: Callable[..., Killable], tmp_path: Path
+) -> None:
+    first, second = start(), start(**{STEP_S: "0.2"})
+    with DiceEnv(first.url, recover="replay", elsewhere=[second.url]) as env:
+        env.reset(seed=5, episode_id="one")
+        for _ in range(STEPS):
+            env.step(Roll())
+        first.kill()
+        with pytest.raises(TimedOut, match="was not run within") as caught:
+            env.step(Roll(), timeout_s=0.5)
+        assert caught.value.details["is_recovering"] is True
+        assert env.step(Roll()).observation.rolls == rolls_of(5, STEPS + 1)
+        assert env.state().step_count == STEPS + 1
+    require_each_step_once(tmp_path / "log")
+    assert [len(steps) for steps in sessions_in(tmp_path / "log").values()] == [STEPS, STEPS + 1]
+
+
+def test_a_task_cancelled_in_the_middle_of_a_recovery_leaves_it_to_the_next_call(
+    start: Callable[..., Killable], tmp_path: Path
+) -> None:
+    first, second = start(), start(**{STEP_S: "0.2"})
+
+    async def run() -> None:
+        async with DiceEnv.aio(first.url, recover="replay", elsewhere=[second.url]) as env:
+            await env.reset(seed=5, episode_id="one")
+            for _ in range(STEPS):
+                await env.step(Roll())
+            await asyncio.to_thread(first.kill)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await env.step(Roll())
+            assert (await env.step(Roll())).observation.rolls == rolls_of(5, STEPS + 1)
+
+    asyncio.run(run())
+    require_each_step_once(tmp_path / "log")
+    assert [len(steps) for steps in sessions_in(tmp_path / "log").values()] == [STEPS, STEPS + 1]
+
+
+def test_a_count_that_is_kept_outside_of_the_session_is_found(
+    start: Callable[..., Killable], tmp_path: Path
+) -> None:
+    shared = {SHARED: str(tmp_path / "shared")}
+    first, second = start(**shared), start(**shared)
+    with DiceEnv(first.url, recover="replay", elsewhere=[second.url]) as env:
+        env.reset(seed=5)
+        env.step(Roll())
+        first.kill()
+        with pytest.raises(SessionLost, match="step 1 was answered differently"):
+            env.step(Roll())
+
+
+def test_a_server_of_another_environment_is_told_from_the_same_one(start: Callable[..., Killable]) -> None:
+    first, other = start(), start("envtorch.envs.echo_env.app:app")
+    with DiceEnv(first.url, recover="replay", elsewhere=[other.url]) as env:
+        env.reset(seed=5)
+        env.step(Roll())
+        first.kill()
+        with pytest.raises(SessionLost, match=f"at {other.url}, the reset was answered differently"):
+            env.step(Roll())
+        with pytest.raises(SessionLost, match="another version of it, is served there"):
+            env.state()
+
+
+def test_a_session_that_another_client_has_taken_is_not_played_again(
+    start: Callable[..., Killable], tmp_path: Path
+) -> None:
+    first, second = start(), start()
+    with DiceEnv(first.url, recover="replay", elsewhere=[second.url]) as env:
+        env.reset(seed=5, episode_id="one")
+        env.step(Roll())
+        link = env._link
+        assert isinstance(link, SocketLink)
+        other = link._copy(token_of(link))
+        other.attach()
+        with pytest.raises(SessionLost, match="another client has attached"):
+            env.step(Roll())
+        other.close()
+    assert list(sessions_in(tmp_path / "log").values()) == [[("one", 1)]]
+
+
+def token_of(link: SocketLink) -> str:
+    session = reconnecting(link._session)
+    assert session is not None
+    return session.channels._channels[0].token
+
+
 def test_recovery_is_refused_where_it_cannot_hold(start: Callable[..., Killable]) -> None:
     server = start("tests.recovery.dice:unrepeatable")
     with pytest.raises(Unsupported, match="DETERMINISTIC = False"):
         DiceEnv(server.url, recover="replay").connect()
-    with pytest.raises(ConfigurationError, match="a vector cannot be recovered"):
+    with pytest.raises(Unsupported, match="DETERMINISTIC = False"):
         DiceEnv.vector(server.url, 2, recover="replay")
     with pytest.raises(ConfigurationError, match="recover is 'replay' or None"):
         DiceEnv(server.url, recover="reply")  # type: ignore[arg-type]
@@ -197,5 +266,29 @@ def test_rollouts_go_on_when_a_server_is_killed(start: Callable[..., Killable]) 
             for trajectory in group:
                 assert trajectory.ending.value == "max_turns", trajectory.blame
                 assert str(rolls_of(group.task.options["seed"], 6)[-1]) in str(trajectory.messages[-1])
+
+    asyncio.run(run())
+
+
+def test_the_limit_of_a_rollouts_steps_is_for_the_actions_and_not_for_a_recovery(
+    start: Callable[..., Killable],
+) -> None:
+    first, second = start(), start(**{STEP_S: "0.1"})
+    calls = 0
+
+    async def policy(prompts: Sequence[Prompt]) -> list[Completion]:
+        nonlocal calls
+        calls += 1
+        if calls == LONG:
+            await asyncio.to_thread(first.kill)
+        return [Completion('{"sides": 6}') for _ in prompts]
+
+    async def run() -> None:
+        options: dict[str, Any] = {"max_turns": LONG, "attempts": 1, "step_timeout_s": 2.0}
+        async with Rollouts(
+            DiceEnv, [first.url, second.url], policy, recover="replay", **options
+        ) as rollouts:
+            (group,) = [group async for group in rollouts.groups([{"seed": 5}], size=1)]
+        assert [trajectory.ending.value for trajectory in group] == ["max_turns"]
 
     asyncio.run(run())

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envtorch.client.replaying import EpisodeLog, Replaying
+from envtorch.client.episode_log import EpisodeLog
+from envtorch.client.replaying import Replaying
 from envtorch.errors import ConnectFailed, EnvTorchError, SessionLost, TimedOut, Unsupported
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.flow import drive

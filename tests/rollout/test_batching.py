@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from envtorch.rollout import Completion, Prompt
-from envtorch.rollout.completions import Batcher
+from envtorch.rollout.completions import Batcher, linger
 
 
 class Gate:
@@ -69,22 +69,46 @@ def test_a_call_starts_when_every_rollout_waits_and_not_before() -> None:
         gate = Gate()
         gate.open.set()
         batcher = Batcher(gate, calls=1, size=64, linger_s=600)
-        for _ in range(3):
-            batcher.join()
-        asked = [ask(batcher, 0), ask(batcher, 1)]
-        await settle()
-        assert gate.batches == [], "the third is in a step"
-        asked.append(ask(batcher, 2))
-        await asyncio.gather(*asked)
-        assert gate.batches == [3]
-        asked = [ask(batcher, 0), ask(batcher, 1)]
-        await settle()
-        batcher.leave()  # its episode is over: nobody waits for it
-        await asyncio.gather(*asked)
-        assert gate.batches == [3, 2]
+        with batcher.joined(3) as leave:
+            asked = [ask(batcher, 0), ask(batcher, 1)]
+            await settle()
+            assert gate.batches == [], "the third is in a step"
+            asked.append(ask(batcher, 2))
+            await asyncio.gather(*asked)
+            assert gate.batches == [3]
+            asked = [ask(batcher, 0), ask(batcher, 1)]
+            await settle()
+            leave()  # its episode is over: nobody waits for it
+            await asyncio.gather(*asked)
+            assert gate.batches == [3, 2]
         await batcher.close()
 
     asyncio.run(scenario())
+
+
+def test_rollouts_that_end_without_having_left_are_waited_for_no_longer() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.open.set()
+        batcher = Batcher(gate, calls=1, size=64, linger_s=600)
+        with batcher.joined():
+            with batcher.joined(3) as leave:
+                leave()
+                asked = ask(batcher, 0)
+                await settle()
+                assert gate.batches == []
+            await asked
+        assert (gate.batches, batcher.players) == ([1], 0)
+        await batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_longer_calls_take_the_longer_others_are_waited_for() -> None:
+    assert linger(0.005, last_call_s=0.0) == 0.005
+    assert linger(0.005, last_call_s=0.02) == 0.005
+    assert linger(0.005, last_call_s=4.0) == pytest.approx(0.4)
+    assert linger(0.0, last_call_s=4.0) == 0.0, "an endpoint that batches by itself is asked at once"
 
 
 def test_a_call_has_at_most_so_many_prompts() -> None:

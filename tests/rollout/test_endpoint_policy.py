@@ -27,7 +27,11 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @contextmanager
-def endpoint(answer: Answer, refusals: list[tuple[int, dict[str, str]]] | None = None) -> Iterator[Any]:
+def endpoint(
+    answer: Answer,
+    refusals: list[tuple[int, dict[str, str]]] | None = None,
+    usage: dict[str, int] | None = None,
+) -> Iterator[Any]:
     """An endpoint whose first answers are `refusals`; what it was asked is in `.state.asked`."""
     app = FastAPI()
     app.state.asked = []
@@ -39,7 +43,7 @@ def endpoint(answer: Answer, refusals: list[tuple[int, dict[str, str]]] | None =
         if left:
             status, headers = left.pop(0)
             return JSONResponse({"error": "not now"}, status, headers)
-        return JSONResponse({"choices": [answer(body)]})
+        return JSONResponse({"choices": [answer(body)], "usage": usage})
 
     app.add_api_route("/v1/chat/completions", complete, methods=["POST"])
     app.add_api_route("/v1/completions", complete, methods=["POST"])
@@ -330,6 +334,30 @@ def test_requests_are_spread_over_time() -> None:
 
     with streaming(vllm) as model:
         assert asyncio.run(run(model.url)) >= 0.19
+
+
+def test_tokens_are_spread_over_time_by_what_the_endpoint_counts() -> None:
+    """A hundred requests' worth of tokens may be used at once; twenty more take a second to be there."""
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": "hello"}}
+
+    async def run(url: str) -> float:
+        asking = OpenAIPolicy(f"{url}/v1", "tiny", max_tokens=1, tokens_per_minute=120_000, stream=False)
+        async with asking as policy:
+            began = time.monotonic()
+            for _ in range(12):
+                await policy([Prompt([{"role": "user", "content": "hello"}])] * 10)
+            return time.monotonic() - began
+
+    with endpoint(answer, usage={"prompt_tokens": 150, "completion_tokens": 50}) as model:
+        assert asyncio.run(run(model.url)) >= 1.8
+
+
+@pytest.mark.parametrize("limit", ["requests_per_s", "tokens_per_minute"])
+def test_a_limit_of_nothing_is_refused(limit: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{limit} is more than 0"):
+        OpenAIPolicy("http://127.0.0.1:1/v1", "tiny", **{limit: 0})  # type: ignore[arg-type]
 
 
 def test_an_endpoint_tells_its_models() -> None:

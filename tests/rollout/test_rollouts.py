@@ -250,6 +250,18 @@ def losing(server: Running, calls: set[int], place: int = -1) -> Callable[[int],
     return before
 
 
+def test_the_first_call_of_the_policy_has_the_whole_group(server: Running) -> None:
+    sizes: list[int] = []
+    player = Player(upwards)
+
+    async def watched(prompts: Sequence[Prompt]) -> list[Completion]:
+        sizes.append(len(prompts))
+        return list(await player(prompts))
+
+    play(server, [3], watched, size=6)
+    assert sizes[0] == 6
+
+
 def test_a_lost_member_is_played_again_from_the_groups_beginning(server: Running) -> None:
     plain = play(server, [7], Player(upwards), share="fork")[0]
     group = play(server, [7], Player(upwards, losing(server, {2})), share="fork")[0]

@@ -110,3 +110,30 @@ def test_parquet_has_the_same_trajectories_and_datasets_loads_it(server: Running
         assert [message["content"] for message in row["messages"]] == [m["content"] for m in played.messages]
         assert (row["reward"], row["ending"]) == (played.reward, str(played.ending))
         assert [turn["reward"] for turn in row["turns"]] == [turn.reward for turn in played.turns]
+
+
+def test_groups_that_were_lost_are_played_again(server: Running, tmp_path: Path) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    collect(server, file, Player(scattered))
+    rows = [json.loads(line) for line in file.path.read_text().splitlines()]
+    rows[3]["ending"] = "lost"
+    file.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    resumed = TrajectoryFile(file.path)
+    assert len(resumed) == len(TASKS) - 1
+    assert collect(server, resumed, Player(scattered)) == 1
+    assert {t.task.id for t in resumed} == {task.id for task in TASKS}
+    assert not [t for t in resumed if t.ending == "lost"]
+    assert len(list(resumed)) == 2 * len(TASKS)
+
+
+def test_what_is_no_completion_is_told_at_once(server: Running) -> None:
+    async def words(prompts: Sequence[Prompt]) -> list[str]:
+        return ["up"] * len(prompts)
+
+    async def run() -> None:
+        async with Rollouts(DialEnv, server.url, words) as rollouts:  # type: ignore[arg-type]
+            async for _ in rollouts.groups(TASKS, size=2):
+                pass
+
+    with pytest.raises(TypeError, match="the policy gave str: it must give Completions"):
+        asyncio.run(run())

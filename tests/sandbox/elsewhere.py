@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,10 +32,14 @@ def interpreter_for(user: int) -> str:
 
 
 def run_module(
-    module: str, *arguments: str, user: int, timeout_s: float = PATIENCE_S
+    module: str,
+    *arguments: str,
+    user: int,
+    timeout_s: float = PATIENCE_S,
+    variables: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """`python -m module` as `user`, with our packages and a clean environment."""
-    with start_module(module, *arguments, user=user) as process:
+    with start_module(module, *arguments, user=user, variables=variables) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
         except BaseException:
@@ -44,7 +48,9 @@ def run_module(
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
-def start_module(module: str, *arguments: str, user: int) -> "subprocess.Popen[str]":
+def start_module(
+    module: str, *arguments: str, user: int, variables: Mapping[str, str] | None = None
+) -> "subprocess.Popen[str]":
     """The same, without waiting for its end."""
     if os.geteuid() != 0 and user != os.geteuid():
         pytest.skip("only root can try what another user may do")
@@ -52,7 +58,7 @@ def start_module(module: str, *arguments: str, user: int) -> "subprocess.Popen[s
     identity = {"user": user, "group": user, "extra_groups": []} if os.geteuid() == 0 else {}
     return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
         [interpreter_for(user), "-B", "-m", module, *arguments],
-        env={"PYTHONPATH": os.pathsep.join(places), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": os.pathsep.join(places), "PATH": "/usr/bin:/bin", **(variables or {})},
         cwd="/",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -85,3 +85,18 @@ def test_commands_work_while_the_interpreter_is_dead(sandbox: Sandbox) -> None:
 def test_what_is_no_command_is_refused(sandbox: Sandbox, command: list[str]) -> None:
     with pytest.raises(ValueError, match="command"):
         sandbox.exec(command)
+
+
+def test_lines_are_found_and_whether_those_are_all(sandbox: Sandbox) -> None:
+    sandbox.write_file("a.py", "x = 1\ny = 2\n")
+    sandbox.write_file("d/b.txt", "y is here\n")
+    found, complete = sandbox.search("^y")
+    assert sorted((one.path, one.line, one.text) for one in found) == [
+        ("./a.py", 2, "y = 2"),
+        ("./d/b.txt", 1, "y is here"),
+    ]
+    assert complete
+    assert [one.path for one in sandbox.search("y", glob="*.py")[0]] == ["./a.py"]
+    assert sandbox.search(".", limit=1)[1] is False
+    with pytest.raises(OSError, match="no regular expression"):
+        sandbox.search("(")

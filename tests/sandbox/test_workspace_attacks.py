@@ -8,6 +8,7 @@ import pytest
 
 from envtorch.sandbox import CommandOutcome, Workspace
 from tests.sandbox.roots import HOST, MEGABYTE, require_host_root
+from tests.sandbox.workspace_attacks import PYTHON, SHELL
 
 
 @pytest.fixture(scope="module")
@@ -15,39 +16,6 @@ def workspace() -> Iterator[Workspace]:
     require_host_root()
     with Workspace(HOST) as made:
         yield made
-
-
-PYTHON = {
-    "ptrace": "import ctypes; l = ctypes.CDLL(None, use_errno=True); assert l.ptrace(16, 1, 0, 0) == -1",
-    "bpf": "import ctypes; assert ctypes.CDLL(None).syscall(321, 0, 0, 0) == -1",
-    "keyctl": "import ctypes; assert ctypes.CDLL(None).syscall(250, 0, 0, 0) == -1",
-    "io_uring": "import ctypes; assert ctypes.CDLL(None).syscall(425, 1, 0) == -1",
-    "setns": "import ctypes, os; assert ctypes.CDLL(None).setns(os.open('/proc/self/ns/mnt', 0), 0) == -1",
-    "open by handle": "import ctypes; assert ctypes.CDLL(None).syscall(304, 3, 0, 0) == -1",
-    "new mount call": "import ctypes; assert ctypes.CDLL(None).syscall(430, b'overlay', 0) == -1",
-}
-
-SHELL = {
-    "mount": "mount -t tmpfs none /mnt",
-    "bind mount": "mount --bind /proc/1 /mnt",
-    "remount of the root": "mount -o remount,rw /",
-    "unmount": "umount -l /dev/null",
-    "namespace": "unshare -r true || unshare -m true",
-    "block device": "mknod /root/disk b 8 0 && head -c 1 /root/disk",
-    "character device": "mknod /root/mem c 1 1 && head -c 1 /root/mem",
-    "kernel setting": "echo 1 > /proc/sys/kernel/printk",
-    "core pattern": "echo '|/root/x' > /proc/sys/kernel/core_pattern",
-    "sysrq": "echo b > /proc/sysrq-trigger",
-    "clock": "date -s '2001-01-01'",
-    "host name": "hostname other",
-    "root of the init": "ls /proc/1/root/",
-    "memory of the init": "head -c 1 /proc/1/mem",
-    "descriptors of the init": "ls -l /proc/1/fd/",
-    "trusted attribute": "touch /root/t; setfattr -n trusted.overlay.opaque -v y /root/t",
-    "higher limit": "ulimit -n 1000000",
-    "raw network device": "ip link add dummy0 type dummy",
-    "chroot out": "mkdir -p /root/c; chroot /root/c /bin/true && chroot /proc/1/root /bin/true",
-}
 
 
 @pytest.mark.parametrize("attack", PYTHON)

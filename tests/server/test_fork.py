@@ -197,6 +197,13 @@ class TestRefusals:
                 env.fork(2)
             assert len(SecondFails.closed) == 1  # the one that was made
 
+    def test_far_too_many_are_refused_before_anything_is_made_for_each(self) -> None:
+        with serving(Walker, room=3) as server, Walk(server.url) as env:
+            env.reset(seed=1)
+            with pytest.raises(CapacityReached):
+                env.fork(2**40)  # a list of so many fits into no memory
+            assert server.sessions.active == 1
+
     def test_no_room_for_all_takes_none(self) -> None:
         with serving(Walker, room=3) as server, Walk(server.url) as env:
             env.reset(seed=1)

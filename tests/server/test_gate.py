@@ -105,7 +105,7 @@ def test_websocket_doors_are_locked(path: str, subprotocols: Any, shown: str, se
     assert len(built) == before
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/live"])
 def test_probes_need_no_token(path: str, server: Running) -> None:
     assert patient.get(server.url + path).status_code == 200
 

@@ -1,5 +1,6 @@
 """The HTTP door: stateful by header and cookie, and honest about itself."""
 
+import json
 import threading
 from collections.abc import Iterator
 
@@ -57,6 +58,47 @@ def test_an_invalid_body_is_not_sent_back_whole(server: Running, path: str, body
     assert answer.status_code == 422
     assert len(answer.content) < 70_000
     assert answer.json()["detail"]
+
+
+SECRET = "sk-4f1c"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/step", {"action": SECRET}),
+        ("/step", {"actoin": {"do": SECRET}}),
+        ("/step", {"action": {"do": [SECRET]}}),
+        ("/step", {"action": {"key": SECRET}}),
+        ("/step", {"action": {"do": "x"}, "timeout_s": SECRET}),
+        ("/reset", {"seed": SECRET}),
+        ("/reset", {"episode_id": [SECRET]}),
+        ("/reset", [SECRET]),
+        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": SECRET}),
+        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "token": SECRET}),
+        ("/call", {"name": "step", "input": SECRET}),
+    ],
+)
+def test_a_refused_body_is_not_repeated_in_the_answer(
+    server: Running, path: str, body: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    with patient.Client(base_url=server.url) as http:
+        http.post("/reset").raise_for_status()
+        answer = http.post(path, json=body)
+        http.post("/close")
+    assert answer.status_code in (200, 400, 422)
+    assert "error" in answer.text or "detail" in answer.text
+    assert SECRET not in answer.text + caplog.text
+
+
+def test_a_refused_action_is_not_repeated_on_the_websocket(server: Running) -> None:
+    with server.socket() as socket:
+        socket.send('{"type":"reset","data":{}}')
+        socket.recv()
+        socket.send(json.dumps({"type": "step", "data": {"do": [SECRET]}}))
+        answer = str(socket.recv())
+    assert '"VALIDATION_ERROR"' in answer
+    assert SECRET not in answer
 
 
 class TestAnEpisode:

@@ -88,6 +88,8 @@ def test_without_one_ours_is_there() -> None:
         assert httpx.post(server.url + "/close").json() == {"closed": False}
         assert b"envtorch_sessions" in httpx.get(server.url + "/metrics").content
         assert httpx.put(server.url + "/ready").status_code == 405
+        assert httpx.get(server.url + "/live").json() == {"live": True, "sessions": 0}
+        assert b"envtorch_sessions_capacity 1.0\n" in httpx.get(server.url + "/metrics").content
 
 
 def test_routes_work_under_a_prefix() -> None:

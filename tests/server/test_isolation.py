@@ -35,7 +35,11 @@ from tests.server.walkers import WALKERS, Walker
 from tests.support import PATIENCE_S, Running, eventually, running
 
 
-class Client(EnvClient[Order, Report, Count]): ...
+class Client(EnvClient[Order, Report, Count]):
+    """Waits for a session as long as a busy machine may need for its process."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **{"connect_timeout_s": PATIENCE_S, **options})
 
 
 def do(env: Client, order: str, **options: Any) -> Any:

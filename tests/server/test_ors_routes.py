@@ -379,6 +379,16 @@ def test_a_call_that_is_sent_while_the_final_one_runs_takes_no_step(held: Runnin
     assert steps_of(player) == 1
 
 
+def test_a_final_step_by_another_door_ends_the_episode(player: Player) -> None:
+    assert player.post("/create", {"split": "train", "index": 1}).status_code == 200
+    session = {"EnvTorch-Session": player.headers["X-Session-ID"]}
+    stepped = patient.post(player.url + "/step", json={"action": {"number": 7}}, headers=session).json()
+    assert stepped["done"]
+    assert player.call("step", {"number": 1})[1]["reason"] == "episode_finished"
+    patient.post(player.url + "/reset", json={}, headers=session).raise_for_status()
+    assert player.call("step", {"number": 1})[1]["ok"], "another episode has begun"
+
+
 def test_a_final_call_whose_client_left_ends_the_episode(held: Running) -> None:
     player = at_a_final_step(held)
     with patient.Client(base_url=held.url, headers=player.headers) as http:

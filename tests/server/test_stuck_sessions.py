@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryFile
+from typing import IO, Any, Literal
 
 import pytest
 from websockets.sync.client import connect
@@ -221,13 +222,16 @@ but its drain time is still there when the patience of `Served.stop` ends."""
 
 
 @contextmanager
-def server_process(source: type, place: str = "thread", *, eager: bool = False) -> Iterator["Served"]:
+def server_process(
+    source: type, place: str = "thread", *, eager: bool = False, log: IO[str] | None = None
+) -> Iterator["Served"]:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         fd = listener.fileno()
         code = SERVER.replace("DRAIN_S", str(DRAIN_S))
         arguments = [str(fd), source.__name__, "eager" if eager else "lazy", place]
-        process = subprocess.Popen([sys.executable, "-c", code, *arguments], pass_fds=[fd], cwd=ROOT)
+        command = [sys.executable, "-c", code, *arguments]
+        process = subprocess.Popen(command, pass_fds=[fd], cwd=ROOT, stderr=log)
     try:
         yield Served(url, process)
     finally:
@@ -255,8 +259,13 @@ def test_sigterm_ends_a_server_with_a_hung_step(wire: Wire, place: str) -> None:
 
 @pytest.mark.parametrize("source", [HangsInExecutor, IgnoresCancel])
 def test_sigterm_ends_a_server_whose_event_loop_cannot_end(source: type[HangsInStep]) -> None:
-    with server_process(source) as served, trainer_in_a_step(served.url, "json"):
-        served.stop()
+    with TemporaryFile("w+") as log:
+        with server_process(source, log=log) as served, trainer_in_a_step(served.url, "json"):
+            served.stop()
+        log.seek(0)
+        said = log.read()
+    assert f"{source.__name__} (" in said, "the log says which environment it was"
+    assert "keeps the event loop from ending" in said
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])

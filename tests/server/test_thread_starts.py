@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from envtorch.server.runners.thread_runner import MOST_WOKEN, ThreadStarts, WorkerThread
 from tests.support import PATIENCE_S
@@ -55,6 +57,19 @@ def test_threads_that_do_not_begin_keep_no_other_asleep() -> None:
     asyncio.run(wake_all())
     for worker in (*late, other):
         worker.jobs.put(None)
+
+
+def test_a_queue_that_threads_empty_meanwhile_is_no_error() -> None:
+    class Emptied(deque[Any]):
+        """A thread that begins takes the last one after it was seen, and before it is taken."""
+
+        def __len__(self) -> int:
+            return 1
+
+    starts = ThreadStarts()
+    starts._waiting = Emptied()
+    starts._wake_all()
+    assert not list(starts._waiting)
 
 
 def test_every_call_of_many_rounds_is_made_once() -> None:

@@ -347,6 +347,18 @@ def test_sessions_stay_sessions(server: Running) -> None:
     assert Cart.calls[-1] == 3
 
 
+def test_a_channel_is_named_once_in_a_message(server: Running) -> None:
+    with extended(server) as wire:
+        wire.open(0)
+        wire.ask(type="reset", id=1, ch=0, data={})
+        for ch in ([0, 0], list(range(20_000))):
+            told = wire.ask(
+                type="steps", id=2 + len(ch), ch=9, data={"ch": ch, "columns": {"force": [1.0] * len(ch)}}
+            )
+            assert (told["type"], told["data"]["code"]) == ("error", "PROTOCOL_ERROR")
+        assert wire.ask(type="state", id=50_000, ch=0)["data"]["step_count"] == 0
+
+
 def test_a_channel_that_changed_hands_leads_to_its_new_session(server: Running) -> None:
     """However often the same channels were asked together before."""
     both = {"ch": [0, 1], "columns": {"force": [1.0, 1.0]}}

@@ -25,6 +25,7 @@ RECORDED: dict[str, Any] = json.loads(
 
 DIFFERENCES = {
     "pydantic's error links": "they carry the version of pydantic that is installed",
+    "errors have no `input`": "what was refused may hold a secret, and answers are logged",
     "POST /step answers count on": "our HTTP is stateful: the second step of an episode is its second",
     "GET /state tells the episode": "our HTTP is stateful, and tells every field the state has",
     "GET /schema tells the state's own class": "OpenEnv drops a subclass's fields; our description is ours",
@@ -60,6 +61,18 @@ def without_links(value: Any) -> Any:
     return json.loads(re.sub(r"errors\.pydantic\.dev/[\d.]+/", "errors.pydantic.dev/N/", json.dumps(value)))
 
 
+def without_inputs(value: Any) -> Any:
+    """What was recorded, less the values in its errors."""
+    if isinstance(value, list):
+        return [without_inputs(one) for one in value]
+    if isinstance(value, str):
+        return re.sub(r", input_value=.*?, input_type=\w+\]", "]", value)
+    if not isinstance(value, dict):
+        return value
+    is_error = {"loc", "msg", "input"} <= value.keys()
+    return {name: without_inputs(one) for name, one in value.items() if not (is_error and name == "input")}
+
+
 @pytest.mark.parametrize("conversation", RECORDED["ws"], ids=lambda conversation: conversation["name"])
 def test_websocket(conversation: dict[str, Any], simulation: Running) -> None:
     with simulation.socket(conversation["path"]) as socket:
@@ -71,7 +84,9 @@ def test_websocket(conversation: dict[str, Any], simulation: Running) -> None:
                 assert socket.close_code == conversation["close_code"]
             else:
                 received = json.loads(socket.recv(timeout=PATIENCE_S))
-                assert without_links(received) == without_links(exchange["receive"]), exchange["send"]
+                assert without_links(received) == without_links(without_inputs(exchange["receive"])), (
+                    exchange["send"]
+                )
 
 
 def expected_on_our_server(exchanges: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -121,7 +136,7 @@ def test_http(mode: str, alone: Running, production: Running) -> None:
                 "last",
                 "reset_kwargs",
             }
-        assert without_links(answered) == without_links(exchange["response"]), where
+        assert without_links(answered) == without_links(without_inputs(exchange["response"])), where
 
 
 def test_capacity(simulation: Running) -> None:

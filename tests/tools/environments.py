@@ -64,7 +64,9 @@ class Scales(Basket):
 
         @server.tool
         async def remember(thing: str, context: Context) -> list[str]:
-            """Keep a thing in the session of the tools; says what is there."""
+            """Keep a thing in the session of the tools; says what is there. Glass does not stay."""
+            if thing == "glass":
+                TypeAdapter(float).validate_python(thing)
             kept = [*(await context.get_state("kept") or []), thing]
             await context.set_state("kept", kept)
             return kept

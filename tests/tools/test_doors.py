@@ -5,20 +5,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastmcp import Client
+from fastmcp import Client, Context, FastMCP
 from fastmcp.exceptions import ToolError
 
+from envtorch import MCPToolClient
 from envtorch.client import GenericEnvClient
 from envtorch.env import EnvSpec
 from envtorch.envs.echo_env import EchoAction
 from envtorch.envs.echo_env.environment import EchoEnvironment
 from envtorch.errors import InvalidAction
+from envtorch.mcp.tool_registry import ToolRegistry
 from envtorch.protocol.codec import Codec
 from envtorch.server import create_app
+from envtorch.settings import ServerMode
 from envtorch.tools import CallToolAction, CallToolObservation, ListToolsAction
 from envtorch.types import Action, Observation, State
 from tests import patient
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 from tests.tools.environments import Basket, Scales
 
 
@@ -75,6 +78,15 @@ class TestMcpClient:
             asyncio.run(use("drop"))
         with pytest.raises(ToolError, match="Unknown tool"):
             asyncio.run(use("nothing_of_the_kind"))
+
+    def test_an_unknown_tool_is_told_alike_by_every_environment(self, basket: Running, echo: Running) -> None:
+        async def use(server: Running) -> str:
+            async with Client(f"{server.url}/mcp") as client:
+                with pytest.raises(ToolError) as told:
+                    await client.call_tool("fly", {})
+            return str(told.value)
+
+        assert [asyncio.run(use(server)) for server in (basket, echo)] == ["Unknown tool: 'fly'"] * 2
 
     def test_its_session_ends_with_it(self, basket: Running) -> None:
         async def use() -> int:
@@ -179,6 +191,50 @@ def test_an_error_of_pydantics_inside_a_tool_is_the_tools_own(scales: Running) -
         assert called(env, "weigh", grams="heavy")["error"]["error_type"] == "execution_error"
         assert called(env, "weigh", grams=["heavy"])["error"]["error_type"] == "invalid_args"
         assert called(env, "weigh", grams="1500")["result"]["data"] == {"kg": 1.5}
+
+
+@pytest.mark.parametrize("wrong", [{}, {"thing": ["a"]}, {"thing": "a", "more": 1}, {"context": "a"}])
+def test_wrong_arguments_of_a_tool_with_a_context_are_the_callers_mistake(
+    scales: Running, wrong: dict[str, Any]
+) -> None:
+    action = {"type": "call_tool", "tool_name": "remember", "arguments": wrong}
+    with GenericEnvClient(scales.url) as env:
+        env.reset()
+        assert env.step(action).observation["error"]["error_type"] == "invalid_args"
+        assert called(env, "remember", thing="a")["result"]["data"] == ["a"], "the session is not lost"
+        assert called(env, "remember", thing="glass")["error"]["error_type"] == "execution_error"
+    assert rpc(scales, "tools/call", name="remember", arguments=wrong)["error"]["data"] == {
+        "code": "VALIDATION_ERROR"
+    }
+    with MCPToolClient(scales.url) as client, pytest.raises(InvalidAction, match="remember"):
+        client.call_tool("remember", wrong)
+
+
+def test_two_sessions_on_one_server_of_tools_have_their_own_errors() -> None:
+    shared = FastMCP("shared")
+
+    @shared.tool
+    async def refuse(word: str, context: Context) -> str:
+        await asyncio.sleep(0)
+        raise ValueError(f"{word} is not allowed")
+
+    async def use(word: str) -> str:
+        registry = ToolRegistry(shared)
+        try:
+            await registry.call("refuse", {"word": word}, ServerMode.SIMULATION, PATIENCE_S)
+        except Exception as error:
+            return str(error)
+        finally:
+            await registry.close()
+        return "nothing"
+
+    async def many() -> list[str]:
+        return list(await asyncio.gather(*(use(f"word {n}") for n in range(8))))
+
+    before = len(shared.middleware)
+    told = asyncio.run(many())
+    assert [f"word {n} is not allowed" in one for n, one in enumerate(told)] == [True] * 8
+    assert len(shared.middleware) == before + 1, "one for all sessions"
 
 
 def test_tools_find_what_they_stored_in_their_context(scales: Running) -> None:

@@ -17,6 +17,10 @@ class Framework:
     """The package whose version the table shows."""
     packages: tuple[str, ...]
     """What is installed beside EnvTorch and pytest."""
+    example: str
+    """The program in `examples` that shows it."""
+    page: str
+    """The page in `docs/train` that tells of it."""
     needs_torch: bool = True
     oldest_python: tuple[int, int] = (3, 11)
 
@@ -24,20 +28,64 @@ class Framework:
     def requirements(self) -> tuple[str, ...]:
         return (TORCH, *self.packages) if self.needs_torch else self.packages
 
+    @property
+    def tests(self) -> str:
+        return f"tests/train/test_{self.name}.py"
+
 
 FRAMEWORKS = (
-    Framework("trl", "trl", ("transformers>=5.13", "trl==1.16.0", "requests", "matplotlib>=3.10")),
-    Framework("gymnasium", "gymnasium", ("gymnasium==1.4.0",), needs_torch=False),
-    Framework("rllib", "ray", ("ray[rllib]==2.60.0", "gymnasium")),
-    Framework("inspect", "inspect-ai", ("inspect-ai==0.3.285",), needs_torch=False),
-    Framework("verifiers", "verifiers", ("verifiers==0.4.0",), needs_torch=False),
-    Framework("ors", "openreward", ("openreward==0.1.167",), needs_torch=False),
-    Framework("tinker", "tinker-cookbook", ("tinker-cookbook==0.5.8",)),
-    Framework("verl", "verl", ("verl==0.9.1", "cachetools")),
+    Framework(
+        "trl",
+        "trl",
+        ("transformers>=5.13", "trl==1.16.0", "requests", "aiohttp", "matplotlib>=3.10", "tensorboard"),
+        example="train_grpo",
+        page="trl",
+    ),
+    Framework(
+        "verifiers",
+        "verifiers",
+        ("verifiers==0.4.0",),
+        example="verifiers_evaluation",
+        page="verifiers",
+        needs_torch=False,
+    ),
+    Framework(
+        "gymnasium",
+        "gymnasium",
+        ("gymnasium==1.4.0",),
+        example="gymnasium_learning",
+        page="gymnasium",
+        needs_torch=False,
+    ),
+    Framework("rllib", "ray", ("ray[rllib]==2.60.0", "gymnasium"), example="rllib_ppo", page="gymnasium"),
+    Framework(
+        "torchrl",
+        "torchrl",
+        ("torchrl==0.14.1", "gymnasium"),
+        example="torchrl_collector",
+        page="gymnasium",
+    ),
+    Framework(
+        "inspect",
+        "inspect-ai",
+        ("inspect-ai==0.3.285",),
+        example="inspect_evaluation",
+        page="inspect",
+        needs_torch=False,
+    ),
     Framework(
         "skyrl",
         "skyrl",
         ("skyrl==0.3.0", "skyrl-gym==0.4.0", "loguru", "aiohttp", "omegaconf", "hydra-core", "ray"),
+        example="skyrl_groups",
+        page="skyrl",
+        oldest_python=(3, 12),
     ),
-    Framework("torchrl", "torchrl", ("torchrl==0.14.1", "gymnasium")),
+    Framework("verl", "verl", ("verl==0.9.1", "cachetools"), example="verl_agent_loop", page="verl"),
+    Framework(
+        "tinker", "tinker-cookbook", ("tinker-cookbook==0.5.8",), example="tinker_groups", page="tinker"
+    ),
+    Framework(
+        "ors", "openreward", ("openreward==0.1.167",), example="ors_session", page="ors", needs_torch=False
+    ),
 )

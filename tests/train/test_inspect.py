@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect as introspection
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from tests.train.programs import run_example
 
 inspect_ai = pytest.importorskip("inspect_ai", reason="Inspect AI is installed by `make test-train`")
 
+from inspect_ai.agent import as_solver, react  # noqa: E402
 from inspect_ai.dataset import Sample  # noqa: E402
 from inspect_ai.model import ModelOutput, ModelUsage, get_model  # noqa: E402
 from inspect_ai.solver import generate  # noqa: E402
 from inspect_ai.util._sandbox import self_check  # noqa: E402
 
 from envtorch.train.inspect_sandbox import InspectSandbox  # noqa: E402
-from envtorch.train.inspect_solvers import in_session, play, session_reward  # noqa: E402
+from envtorch.train.inspect_solvers import in_session, play, session_reward, session_tools  # noqa: E402
 
 pytestmark = pytest.mark.train
 
@@ -61,7 +63,7 @@ def test_our_sandbox_passes_inspects_own_checks(report: Report) -> None:
     report("sandbox provider, Inspect's own checks", f"{len(checks) - len(NOT_FOR_US)} of {len(checks)}")
 
 
-def evaluate(solver: Any, answer: Any, logs: Path) -> Any:
+def evaluate(solver: Any, answer: Any, logs: Path, *, forbids: bool = False) -> Any:
     """The log of one sample whose model gives `answer(messages)`."""
 
     def model(messages: Any, tools: Any, choice: Any, config: Any) -> ModelOutput:
@@ -69,7 +71,7 @@ def evaluate(solver: Any, answer: Any, logs: Path) -> Any:
         output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
         return output
 
-    sample = Sample(input="Press.", metadata={"reset": {"seed": 1, "forbids": True}})
+    sample = Sample(input="Press.", metadata={"reset": {"seed": 1, "forbids": forbids}})
     task = inspect_ai.Task([sample], solver=solver, scorer=session_reward())
     mock = get_model("mockllm/model", custom_outputs=model)
     (log,) = inspect_ai.eval(task, model=mock, log_dir=str(logs), display="none")
@@ -80,10 +82,44 @@ def say(text: str) -> ModelOutput:
     return ModelOutput.from_content("mockllm/model", text)
 
 
+def press_then_submit(messages: Any) -> ModelOutput:
+    """A model that calls `step` with what is lit, and Inspect's `submit` when the episode is over."""
+    told = messages[-1].text
+    if "The episode is over." in told:
+        return ModelOutput.for_tool_call("mockllm/model", "submit", {"answer": "pressed"})
+    light = int(re.findall(r"\d", told)[-1])
+    return ModelOutput.for_tool_call("mockllm/model", "step", {"button": light})
+
+
+def test_inspects_react_agent_plays_with_the_sessions_tools(report: Report, tmp_path: Path) -> None:
+    agent = as_solver(react(tools=[session_tools()]))
+    with buttons() as server:
+        log = evaluate(in_session(ButtonsEnv, server.url, agent), press_then_submit, tmp_path)
+        assert log.status == "success", log.error
+        (sample,) = log.samples
+        (score,) = sample.scores.values()
+        assert (score.value, score.explanation) == (pytest.approx(1.0), "done")
+        assert score.answer.endswith("pressed")
+        called = [call.function for one in sample.messages for call in getattr(one, "tool_calls", None) or ()]
+        assert called == ["step"] * 3, "react turns its call of `submit` into the answer"
+        eventually(lambda: server.sessions.active == 0, "every session is closed")
+    report("react(tools=[session_tools()])", "reward 1.00 in 3 calls, then submit")
+
+
+def test_the_sessions_tools_without_a_session_say_what_is_missing(tmp_path: Path) -> None:
+    agent = as_solver(react(tools=[session_tools()]))
+    log = evaluate(agent, press_then_submit, tmp_path)
+    assert log.status == "error"
+    assert "session_tools() has tools inside `in_session` only" in log.error.message
+
+
 def test_what_is_not_the_policys_fault_is_an_error_and_no_score(report: Report, tmp_path: Path) -> None:
     with buttons() as server:
         failing = evaluate(
-            play(ButtonsEnv, server.url), lambda _: say(f'{{"button": {FORBIDDEN}}}'), tmp_path
+            play(ButtonsEnv, server.url),
+            lambda _: say(f'{{"button": {FORBIDDEN}}}'),
+            tmp_path,
+            forbids=True,
         )
 
         def losing(messages: Any) -> ModelOutput:
@@ -95,7 +131,8 @@ def test_what_is_not_the_policys_fault_is_an_error_and_no_score(report: Report, 
         def failing_tool(messages: Any) -> ModelOutput:
             return ModelOutput.for_tool_call("mockllm/model", "step", {"button": FORBIDDEN})
 
-        by_tool = evaluate(in_session(ButtonsEnv, server.url, generate()), failing_tool, tmp_path)
+        solver = in_session(ButtonsEnv, server.url, generate())
+        by_tool = evaluate(solver, failing_tool, tmp_path, forbids=True)
         for log, error in ((failing, "EnvironmentFailed"), (lost, "SessionLost"), (by_tool, "Environment")):
             assert log.status == "error"
             assert error in log.error.traceback

@@ -2,11 +2,9 @@
 
 import asyncio
 import sys
-import typing
 from typing import Any
 
 import pytest
-import typing_extensions
 
 from envtorch.errors import ConfigurationError, SessionLost
 from tests.rollout.dials import END, LETTERS
@@ -17,12 +15,13 @@ from tests.train.programs import run_example
 
 pytest.importorskip("skyrl_gym", reason="SkyRL is installed by `make test-train`")
 
-if sys.version_info < (3, 12):  # SkyRL 0.3 is written for 3.12, where pydantic takes typing's own
-    typing.TypedDict = typing_extensions.TypedDict
+OLDEST_PYTHON = (3, 12)
+if sys.version_info < OLDEST_PYTHON:
+    pytest.skip("SkyRL 0.3 needs Python 3.12", allow_module_level=True)
 
-from skyrl.train.generators.base import GeneratorInput, TrajectoryID
+from skyrl.train.generators.base import GeneratorInput, TrajectoryID  # noqa: E402
 
-from envtorch.train import SessionGenerator, SessionTextEnv
+from envtorch.train import SessionGenerator, SessionTextEnv  # noqa: E402
 
 pytestmark = pytest.mark.train
 
@@ -100,6 +99,21 @@ def test_a_lost_row_has_no_say_in_training(report: Report) -> None:
     report("lost rows", "masked, and the group's baseline is unchanged")
 
 
+def test_a_batch_that_is_lost_altogether_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    batch = GeneratorInput(
+        prompts=[[]],
+        env_classes=["buttons"],
+        env_extras=[None],
+        sampling_params=None,
+        trajectory_ids=None,
+        batch_metadata=None,
+    )
+    generator = SessionGenerator(ButtonsEnv, "http://127.0.0.1:1", Engine(), template=LETTERS, attempts=1)
+    assert asyncio.run(generator.generate(batch))["loss_masks"] == [[0]]
+    assert "none of 1 rollouts has a reward: lost" in caplog.text
+    assert "127.0.0.1:1" in caplog.text
+
+
 def test_a_text_environment_raises_what_is_not_the_policys_fault() -> None:
     with buttons() as server:
         extras = {"client": ButtonsEnv, "base_url": server.url, "reset": {"seed": 1}, "max_turns": 2}
@@ -117,3 +131,11 @@ def test_a_text_environment_raises_what_is_not_the_policys_fault() -> None:
         env.close()
     with pytest.raises(ConfigurationError, match="base_url and client"):
         SessionTextEnv(extras={})
+
+
+def test_a_text_environment_that_is_called_in_an_event_loop_says_what_to_set() -> None:
+    async def begin() -> None:
+        SessionTextEnv(extras={"client": ButtonsEnv, "base_url": "http://127.0.0.1:1"}).init([])
+
+    with pytest.raises(ConfigurationError, match="max_env_workers to more than 0"):
+        asyncio.run(begin())

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from envtorch import Action, Observation
-from envtorch.errors import ConfigurationError
+from envtorch.errors import ConfigurationError, InvalidAction
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs the gymnasium package")
 
@@ -95,6 +95,19 @@ def test_a_class_with_one_field_has_its_bare_space() -> None:
     assert one.value(np.int64(4)) == Press(button=4)
     batch = batch_space(one.space, 2)
     assert [one.value(e) for e in iterate(batch, np.array([1, 2]))] == [Press(button=1), Press(button=2)]
+
+
+@pytest.mark.parametrize("wrong", [-1, 2, 77, "left", None, [0, 1]])
+def test_what_is_no_element_is_refused_in_one_line(wrong: Any) -> None:
+    class Turn(Action):
+        to: Literal["left", "right"]
+
+    class Press(Action):
+        button: Annotated[int, Field(ge=0, le=1)]
+
+    for kind in (Turn, Press):
+        with pytest.raises(InvalidAction, match=rf"is no {kind.__name__}: it is not in Discrete\(2\)$"):
+            ValueSpace(kind).value(wrong)
 
 
 def test_a_dataclass_has_spaces_too() -> None:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -31,7 +32,8 @@ from tests.train.tiny_models import make_model, make_tokenizer, make_tool_tokeni
 
 pytestmark = pytest.mark.train
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_grpo.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "train_grpo.py"
 TOKENIZER = make_tokenizer(WORDS)
 END = TOKENIZER.eos_token_id
 QUICK = {"wait_s": 60.0, "reconnect_s": 0.5}
@@ -101,6 +103,30 @@ assert TrainingTrace.__module__.startswith("envtorch."), TrainingTrace.__module_
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     report("HarnessRolloutWorker, on OpenEnv's names", "imported, its session protocol is met")
+
+
+@pytest.mark.parametrize(
+    ("owner", "what"),
+    [
+        ("trl", "HarnessRolloutWorker, TRL asks the model"),
+        ("session", "HarnessRolloutWorker, the session's agent asks the model"),
+    ],
+)
+def test_trls_harness_worker_trains_on_sessions_of_the_alias(owner: str, what: str, report: Report) -> None:
+    command = [sys.executable, "-m", "tests.train.harness_program", owner]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    steps = told["logged"]
+    assert len(steps) == 3
+    assert all(math.isfinite(step["loss"]) for step in steps)
+    assert all(0.0 <= step["rewards/harness_reward"] <= 1.0 for step in steps)
+    assert all(1 <= step["rollout/turns_mean"] <= 3 for step in steps)
+    assert all(step["batch/trained_tokens_per_step"] >= step["batch/samples_per_step"] for step in steps)
+    assert told["updates"] >= 3
+    assert told["answered"] >= 24
+    report(what, f"3 steps of AsyncGRPOTrainer, {told['answered']} turns played, {told['updates']} updates")
 
 
 # A local model
@@ -176,6 +202,67 @@ def test_a_trainer_learns_from_groups_that_its_own_model_has_played(server: Runn
     assert math.isfinite(logged["loss"])
     assert logged["rollout/turns"] >= 1
     assert logged["rollout/unscored"] == 0
+
+
+def test_reward_endings_and_turns_are_in_tensorboard(
+    server: Running, tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing import (  # type: ignore[import-not-found]
+        event_accumulator,
+    )
+
+    logs = tmp_path / "logs"
+    options: dict[str, Any] = {"format": LampFormat(), "max_turns": 2, "policy": right}
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(logs))  # where the callback of transformers writes
+    with TRLRollouts(LampEnv, server.url, tasks=range(8), **options) as rollouts:
+        grpo(tmp_path, rollouts, report_to=["tensorboard"]).train()
+    written = event_accumulator.EventAccumulator(str(logs))
+    written.Reload()
+    last = {
+        name: written.Scalars(f"train/{name}")[-1].value
+        for name in ("reward", "rollout/turns", *(f"rollout/ending_{ending}" for ending in Ending))
+    }
+    assert last["reward"] == 1.0
+    assert last["rollout/turns"] == 2.0
+    assert last["rollout/ending_done"] == 1.0
+    assert sum(last[f"rollout/ending_{ending}"] for ending in Ending) == 1.0
+    report("report_to=tensorboard", f"reward, turns and {len(Ending)} endings are written")
+
+
+def test_the_asynchronous_worker_tells_how_rollouts_ended(server: Running) -> None:
+    worker = worker_on(server.url, make_model(TOKENIZER))
+    worker.start()
+    try:
+        told = worker.metrics_queue.get(timeout=PATIENCE_S)
+    finally:
+        worker.stop()
+    endings = [told[f"rollout/ending_{ending}"] for ending in Ending]
+    assert {each[1] for each in endings if isinstance(each, tuple)} == {4.0}
+    assert sum(each[0] for each in endings if isinstance(each, tuple)) == 4.0
+
+
+def test_a_template_that_drops_reasoning_is_replaced_by_trls_version_of_it(
+    server: Running, tmp_path: Path
+) -> None:
+    template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    tokenizer = make_tool_tokenizer([f"press{number}" for number in range(4)], template)
+
+    def policy(prompts: Sequence[Prompt]) -> list[Completion]:
+        said = tokenizer.convert_tokens_to_ids(["press0"])
+        return [Completion(ids=[*said, tokenizer.eos_token_id], logprobs=[0.0, 0.0]) for _ in prompts]
+
+    options: dict[str, Any] = {"format": LampFormat(), "max_turns": 2, "policy": policy}
+    with TRLRollouts(LampEnv, server.url, tasks=range(8), **options) as rollouts:
+        trainer = GRPOTrainer(
+            make_model(tokenizer),
+            args=settings(tmp_path, max_steps=1),
+            train_dataset=rollouts.dataset,
+            processing_class=tokenizer,
+            rollout_func=rollouts.rollout_func,
+            reward_funcs=rollouts.reward,
+        )
+        trainer.train()
+        assert {len(member.turns) for member in rollouts.played} == {2}
 
 
 def test_what_the_trainer_is_given_is_what_the_policy_said(server: Running, tmp_path: Path) -> None:

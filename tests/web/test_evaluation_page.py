@@ -1,5 +1,7 @@
-"""The page of an evaluation in a real browser, light and dark."""
+"""The page of an evaluation in a real browser, light and dark, and its recording in the page of a server."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,10 @@ import pytest
 
 from envtorch.evaluation import EvalReport, report_page
 from envtorch.rollout import Ending, Task, Trajectory, TurnRecord
+from envtorch.server import create_app
+from tests.support import PATIENCE_S, running
+from tests.web.conftest import Arrive
+from tests.web.environments import Walker
 
 pytestmark = pytest.mark.browser
 
@@ -50,3 +56,41 @@ def test_a_worst_case_is_one_click_away_and_nothing_it_says_runs(
     shown.screenshot(path=str(pictures / f"evaluation-{scheme}-open.png"))
     shown.close()
     assert not dialogs
+
+
+MODEL = """
+def walk(messages):
+    return '{"direction": "right", "by": 2}'
+"""
+
+
+def test_the_recording_of_an_evaluation_is_opened_in_the_page(arrive: Arrive, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    command = [sys.executable, "-m", "envtorch.cli", "eval", "tests.web.environments:Walker", "--record"]
+    options = ["--tasks", "2", "--samples", "2", "--model", f"scripted:{tmp_path / 'model.py'}:walk"]
+    done = subprocess.run(
+        [*command, *options, "--output", str(tmp_path / "played")],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    (recording,) = (tmp_path / "played" / "recording").glob("*.jsonl")
+    assert str(recording.parent) in done.stdout, "the command says where the recording is"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENABLE_WEB_INTERFACE", "true")
+        app = create_app(Walker, env_name="walk_env", max_concurrent_envs=4)
+        with running(app) as server, arrive() as visitor:
+            visitor.open(server.url)
+            visitor.go_to("Recording")
+            visitor.tab.locator("input[type=file]").first.set_input_files(recording)
+            visitor.sees("#et-recorded .et-pill", "step 0")
+            visitor.tab.locator("#et-episode input").click()
+            visitor.tab.get_by_role("option", name="2 steps, reward 1.2").first.click()
+            visitor.sees("#et-recorded", "4")
+            for step in (1, 2):
+                visitor.press("On ▶")
+                visitor.sees("#et-recorded .et-pill", f"step {step}")
+            visitor.sees("#et-recorded", "The episode is over")
+            visitor.photograph("evaluation-recording")

@@ -34,4 +34,4 @@ def test_a_recording_is_shown_as_live_play_is(recorded: Recording) -> None:
 
 
 def test_an_episode_is_named_by_what_came_of_it(recorded: Recording) -> None:
-    assert title_of(recorded.episodes[0]) == "Episode 1: 2 steps, reward 0.1, seed 3, 1 errors"
+    assert title_of(recorded.episodes[0]) == "Episode 1: 2 steps, reward 0.1, seed 3, 1 error"

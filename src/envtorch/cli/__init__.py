@@ -20,9 +20,11 @@ from envtorch.cli.proxy_config import proxy_config
 from envtorch.cli.push import push
 from envtorch.cli.recording import recording
 from envtorch.cli.replay import replay_command
+from envtorch.cli.rootfs import rootfs
 from envtorch.cli.serve import serve
 from envtorch.cli.sweep import sweep
 from envtorch.cli.wheel import wheel
+from envtorch.settings import plain_fastmcp_log
 
 __all__ = ["main"]
 
@@ -61,6 +63,7 @@ def _options(
     ] = False,
 ) -> None:
     """Isolated execution environments for agentic RL."""
+    plain_fastmcp_log()
 
 
 main.command(rich_help_panel=WRITE)(new)
@@ -79,4 +82,5 @@ main.command(rich_help_panel=DEPLOY)(wheel)
 main.add_typer(k8s, rich_help_panel=DEPLOY)
 main.command("proxy-config", rich_help_panel=DEPLOY)(proxy_config)
 main.command(rich_help_panel=MACHINE)(doctor)
+main.add_typer(rootfs, rich_help_panel=MACHINE)
 main.command(rich_help_panel=MACHINE)(sweep)

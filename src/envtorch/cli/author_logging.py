@@ -1,8 +1,10 @@
 """The log of a served environment, as its author reads it: tracebacks without frames of ours."""
 
 import logging
+import sys
 from types import TracebackType
 
+from envtorch.errors import EnvTorchError
 from envtorch.tracebacks import author_traceback
 
 __all__ = ["log_author_frames_only"]
@@ -16,13 +18,19 @@ class AuthorFormatter(logging.Formatter):
         ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
     ) -> str:
         reduced = author_traceback(ei[1]) if ei[1] is not None else ""
+        if not reduced and isinstance(ei[1], EnvTorchError):
+            return ""  # an error of EnvTorch itself: the message has said it all
         return reduced or super().formatException(ei)
 
 
 def log_author_frames_only() -> None:
-    """Write EnvTorch's log to standard error. An error without frames of the author's is written whole."""
+    """Write the logs of EnvTorch and of FastMCP, if it is loaded, to standard error in one form.
+
+    An error without frames of the author's is written whole, unless it is one of EnvTorch's own.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(AuthorFormatter("%(levelname)s: %(message)s"))
-    log = logging.getLogger("envtorch")
-    log.addHandler(handler)
-    log.propagate = False
+    for name in ("envtorch", *(["fastmcp"] if "fastmcp" in sys.modules else [])):
+        log = logging.getLogger(name)
+        log.handlers = [handler]
+        log.propagate = False

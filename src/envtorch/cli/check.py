@@ -39,6 +39,10 @@ def check(
             "environment that ends or crashes its process is reported too.",
         ),
     ] = False,
+    root: Annotated[
+        str | None,
+        typer.Option(help="Of tasks: the root file system their environments are built on; this machine's."),
+    ] = None,
     progress_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Play an environment in every way a trainer would, and report what is wrong.
@@ -47,7 +51,9 @@ def check(
     less.
     """
     if holds_tasks(target):
-        raise typer.Exit(check_tasks(Path(target), as_json=as_json))
+        raise typer.Exit(check_tasks(Path(target), as_json=as_json, root=root))
+    if root is not None:
+        raise ConfigurationError(f"--root is for directories of tasks, and {target} is none")
     given = _actions_in(actions) if actions is not None else None
     if is_url(target):
         from envtorch.cli.check_server import check_server

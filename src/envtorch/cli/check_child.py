@@ -4,14 +4,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from envtorch.testing import Report
 
 __all__ = ["check_in_child"]
+
+QUIET_S = 3.0
+"""How long a check may take before it is named on standard error."""
 
 
 def check_in_child(target: str, options: Sequence[str]) -> "int | Report":
@@ -23,9 +29,29 @@ def check_in_child(target: str, options: Sequence[str]) -> "int | Report":
         progress = Path(directory) / "progress"
         command = [sys.executable, "-m", "envtorch.cli", "check", target, *options]
         command += ["--in-process", "--progress-file", str(progress)]
-        code = subprocess.run(command).returncode  # noqa: S603, this command again
+        with subprocess.Popen(command) as child:  # noqa: S603, this command again
+            try:
+                code = _wait(child, target, progress)
+            except BaseException:
+                child.kill()
+                raise
         running = progress.read_text() if progress.exists() else ""
     return _ended(target, running, code) if running else code
+
+
+def _wait(child: "subprocess.Popen[bytes]", target: str, progress: Path) -> int:
+    """The exit code of the child. A check that takes long is named meanwhile, so that nobody has to guess."""
+    started = time.monotonic()
+    told = None
+    while True:
+        try:
+            return child.wait(timeout=QUIET_S)
+        except subprocess.TimeoutExpired:
+            running = progress.read_text() if progress.exists() else ""
+            if running != told:
+                what = f"checking {running}" if running else f"loading {target}"
+                typer.echo(f"{what} ({time.monotonic() - started:.0f} s so far)", err=True)
+                told = running
 
 
 def _ended(target: str, check: str, code: int) -> "Report":

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["evaluate"]
 
 DEFAULT_TASKS = 16
+RECORDING = "recording"
+"""The directory of the episodes, in that of the results."""
 MODEL, TASKS, RESULTS = "The model", "The tasks", "The results"
 
 
@@ -47,6 +48,10 @@ def evaluate(
     ] = False,
     requests_per_s: Annotated[
         float | None, typer.Option(help="The most requests in a second.", rich_help_panel=MODEL)
+    ] = None,
+    tokens_per_minute: Annotated[
+        float | None,
+        typer.Option(help="The most tokens in a minute, read and said.", rich_help_panel=MODEL),
     ] = None,
     tasks: Annotated[
         str | None,
@@ -106,9 +111,11 @@ def evaluate(
 
     An evaluation that was interrupted goes on where it was when the same command is given again.
     """
-    from envtorch.cli.evaluated import EvalRun, ModelChoice, TaskWish
+    from envtorch.cli.evaluated import EvalRun, ModelChoice, TaskWish, directory_of
 
-    choice = ModelChoice(model, model_name, temperature, max_tokens, stream, requests_per_s)
+    choice = ModelChoice(
+        model, model_name, temperature, max_tokens, stream, requests_per_s, tokens_per_minute
+    )
     run = EvalRun(
         target=target,
         model=choice,
@@ -125,10 +132,10 @@ def evaluate(
     )
     if record and is_url(target):
         raise ConfigurationError("--record is for a target that is served here: a server records by itself")
-    directory = output or Path("evals") / re.sub(r"[^\w.-]+", "-", f"{target}-{choice.label}").strip("-")
+    directory = output or directory_of(target, asyncio.run(choice.named()))
     if fresh and directory.exists():
         _remove(directory)
-    options = ["--record", str(directory / "recording")] if record else []
+    options = ["--record", str(directory / RECORDING)] if record else []
     try:
         with served(target, *options) as url:
             evaluation, report = asyncio.run(run.play(url, directory, shows_progress=not as_json))
@@ -158,3 +165,8 @@ def _show(evaluation: "Evaluation", report: "EvalReport", *, as_json: bool) -> N
             f"[bold]The worst:[/bold] {escape(', '.join(result.task.id for result in report.worst))}"
         )
     console.print(f"[bold]Report:[/bold] {escape(str(evaluation.directory / 'report.html'))}")
+    recording = evaluation.directory / RECORDING
+    if recording.exists():
+        console.print(
+            f"[bold]Recording:[/bold] {escape(str(recording))}, for `envtorch play` and the web page"
+        )

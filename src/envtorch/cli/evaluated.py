@@ -1,14 +1,16 @@
 """What `envtorch eval` does: finds the model, the tasks and the scorer, and plays."""
 
 import inspect
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
+from envtorch.cli.serving import is_url
 from envtorch.client import EnvClient, GenericEnvClient, MCPToolClient
 from envtorch.errors import ConfigurationError, ConnectFailed
 from envtorch.evaluation import (
@@ -37,7 +39,7 @@ from envtorch.settings import model_api_key
 from envtorch.targets import function_named
 from envtorch.tracebacks import author_line, author_traceback
 
-__all__ = ["EvalRun", "ModelChoice", "TaskWish"]
+__all__ = ["EvalRun", "ModelChoice", "TaskWish", "directory_of"]
 
 SCRIPTED = "scripted:"
 
@@ -52,6 +54,7 @@ class ModelChoice:
     max_tokens: int
     stream: bool
     requests_per_s: float | None
+    tokens_per_minute: float | None = None
 
     def __post_init__(self) -> None:
         if not self.where.startswith((SCRIPTED, "http://", "https://")):
@@ -60,10 +63,16 @@ class ModelChoice:
                 next_step="name an endpoint, as in --model http://127.0.0.1:8080/v1 --model-name NAME",
             )
 
+    async def named(self) -> Self:
+        """The same choice with the model's name. Raises `ConnectFailed` when the endpoint does not answer."""
+        if self.name is not None or self.where.startswith(SCRIPTED):
+            return self
+        return replace(self, name=await self._only_model())
+
     @property
     def label(self) -> str:
-        """What the results are called by default, before the endpoint was asked for its model."""
-        return self.name or self.where.removeprefix(SCRIPTED).removeprefix("http://").removeprefix("https://")
+        """What the model is called in the name of a directory."""
+        return self.name or self.where.removeprefix(SCRIPTED).replace(".py:", "-")
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[tuple[str, RolloutPolicy]]:
@@ -96,7 +105,19 @@ class ModelChoice:
             max_tokens=self.max_tokens,
             stream=self.stream,
             requests_per_s=self.requests_per_s,
+            tokens_per_minute=self.tokens_per_minute,
         )
+
+
+def directory_of(target: str, model: ModelChoice) -> Path:
+    """Where the results of a model on a target are if the command line does not say."""
+    if is_url(target):
+        name = target.partition("://")[2].rstrip("/")
+    else:
+        place, _, inside = target.partition(":")
+        name = Path(place).resolve().name if Path(place).exists() else place
+        name = f"{name.removesuffix('.py')}-{inside}".strip("-")
+    return Path("evals") / re.sub(r"[^\w.-]+", "-", f"{name}-{model.label}").strip("-.")
 
 
 def scripted(function: Callable[..., Any], name: str) -> RolloutPolicy:

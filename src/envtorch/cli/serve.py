@@ -1,5 +1,6 @@
 """`envtorch serve`: serve an environment."""
 
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,12 +24,23 @@ PRELUDES = ("envtorch.compat:activate_for_serving",)
 ADDRESS, SESSIONS, DEVELOP = "Address", "Sessions", "Development"
 
 
+def _port(said: str | int) -> int:
+    if str(said).isdecimal() and int(said) <= 65535:
+        return int(said)
+    raise typer.BadParameter(f"{said} is not a port: give a number from 0 to 65535 (0 picks a free one)")
+
+
 def serve(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)],
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=ADDRESS)] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.", rich_help_panel=ADDRESS),
+        typer.Option(
+            parser=_port,
+            metavar="NUMBER",
+            help="Port to listen on; 0: any free one.",
+            rich_help_panel=ADDRESS,
+        ),
     ] = 8000,
     fd: Annotated[
         int | None,
@@ -80,10 +92,22 @@ def serve(
             rich_help_panel=SESSIONS,
         ),
     ] = False,
+    finish: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Seconds that open sessions have to end at SIGTERM; ENVTORCH_FINISH, else 0.",
+            rich_help_panel=SESSIONS,
+        ),
+    ] = None,
     drain: Annotated[
-        float,
-        typer.Option(min=0.0, help="Seconds that running calls have at SIGTERM.", rich_help_panel=SESSIONS),
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Seconds that running calls have after that; ENVTORCH_DRAIN, else 30.",
+            rich_help_panel=SESSIONS,
+        ),
+    ] = None,
     reload: Annotated[
         bool,
         typer.Option("--reload", help="Start anew when a source file changes.", rich_help_panel=DEVELOP),
@@ -107,7 +131,7 @@ def serve(
             "--workers": workers,
             "--record": record,
             "--record-required": record_required,
-            "--drain": min(drain, 2.0),  # a person who edits does not want to wait
+            "--drain": min(2.0 if drain is None else drain, 2.0),  # a person who edits does not want to wait
         }
         serve_and_reload(target, _listener(host, port, fd), options)
         return
@@ -119,6 +143,7 @@ def serve(
             isolation,
             sessions,
             token_file,
+            finish,
             drain,
             record,
             record_required,
@@ -127,6 +152,7 @@ def serve(
         return
     log_author_frames_only()
     app = _application(found, isolation, sessions, record, record_required)
+    log_author_frames_only()  # again: with the environment came the packages that it uses
     listener = _listener(host, port, fd)
 
     def say() -> None:
@@ -139,7 +165,7 @@ def serve(
 
     from envtorch.server import serve as run
 
-    run(app, listener=listener, token_file=token_file, drain_s=drain, on_ready=say)
+    run(app, listener=listener, token_file=token_file, finish_s=finish, drain_s=drain, on_ready=say)
 
 
 def _serve_workers(
@@ -149,7 +175,8 @@ def _serve_workers(
     isolation: str | None,
     sessions: int | None,
     token_file: Path | None,
-    drain_s: float,
+    finish_s: float | None,
+    drain_s: float | None,
     record: Path | None,
     record_required: bool,
     web: bool,
@@ -167,6 +194,7 @@ def _serve_workers(
         workers=workers,
         listener=listener,
         token_file=token_file,
+        finish_s=finish_s,
         drain_s=drain_s,
         isolation=isolation,
         sessions=sessions,
@@ -225,6 +253,6 @@ def _listener(host: str, port: int, fd: int | None) -> socket.socket:
         ) from error
     except OSError as error:
         raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
+            f"cannot listen on {host}:{port}: {os.strerror(error.errno) if error.errno else error}",
             next_step="choose another --port (0 picks a free one), or another --host",
         ) from error

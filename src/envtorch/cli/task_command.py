@@ -21,16 +21,18 @@ def holds_tasks(target: str) -> bool:
     return folder.is_dir() and ((folder / "task.toml").is_file() or any(folder.glob("*/task.toml")))
 
 
-def check_tasks(folder: Path, *, as_json: bool) -> Exit:
-    """Check every task below a directory, and print what was found."""
+def check_tasks(folder: Path, *, as_json: bool, root: str | None = None) -> Exit:
+    """Check every task below a directory, and print what was found. `root` is where their environments are
+    built: the machine's own, unless another is given."""
     from envtorch.envs.terminal_env.environment import DEFAULT_POLICY
     from envtorch.envs.terminal_env.harbor import find_tasks
     from envtorch.envs.terminal_env.task_checks import check_task
 
+    policy = DEFAULT_POLICY if root is None else dataclasses.replace(DEFAULT_POLICY, root=root)
     console = Console(highlight=False, soft_wrap=True)
     findings = []
     for path in find_tasks(folder):
-        found = check_task(path, DEFAULT_POLICY)
+        found = check_task(path, policy)
         findings.append(found)
         if not as_json:
             told = f"solution {_shown(found.solution_reward)}, nothing {_shown(found.nothing_reward)}"

@@ -85,7 +85,10 @@ class ClientOptions:
     @property
     def all_headers(self) -> dict[str, str]:
         """The headers of the handshake, the server's token among them."""
-        bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        token = (self.token or "").strip()  # a file with a token ends with a line break
+        if not token.isprintable():
+            raise ConfigurationError("the token has characters that no header can carry")
+        bearer = {"Authorization": f"Bearer {token}"} if token else {}
         return {**bearer, **self.headers}
 
     @classmethod

@@ -2,11 +2,17 @@
 it."""
 
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from envtorch.client.client_options import ClientOptions
-from envtorch.client.replaying import TRIED_AGAIN, EpisodeLog, Replaying
-from envtorch.errors import ConfigurationError, Unsupported
+from envtorch.client.episode_log import EpisodeLog
+from envtorch.client.replaying import TRIED_AGAIN, Replaying
+from envtorch.client.vector_replaying import ReplayingSessions
+from envtorch.client.vector_sessions import VectorSessions
+from envtorch.errors import Unsupported
+from envtorch.protocol.backoff import new_backoff
 from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.formats import Format
@@ -17,7 +23,6 @@ from envtorch.protocol.reconnect import (
     Sleep,
     SocketFlow,
     connected,
-    new_backoff,
 )
 
 __all__ = [
@@ -38,17 +43,15 @@ NO_CANCEL = "OpenEnv's wire cannot take a request back"
 NO_VECTOR = (
     "this server speaks OpenEnv's wire only, which has one session per socket: open that many clients instead"
 )
-NO_VECTOR_RECOVERY = (
-    "a vector cannot be recovered: leave recover='replay' out and reset its lost sessions, or open clients"
-)
 Exceptions = tuple[type[BaseException], ...]
+T = TypeVar("T")
 
 
 def open_session(options: ClientOptions, unharmful: Exceptions = ()) -> SocketFlow[Session]:
     """One session, over the best wire that the server speaks."""
     if options.recover is None:
         return (yield from _open_one(options, unharmful))
-    session = yield from _open_somewhere(options, unharmful)
+    session = yield from _somewhere(partial(_open_one, options, unharmful), options)
     try:
         return _replaying(options, session, EpisodeLog(), unharmful)
     except Unsupported:
@@ -56,13 +59,13 @@ def open_session(options: ClientOptions, unharmful: Exceptions = ()) -> SocketFl
         raise
 
 
-def _open_somewhere(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseSession | Reconnecting]:
-    """The first session of a client that recovers: elsewhere, if its own server is not there."""
+def _somewhere(open: Callable[[], SocketFlow[T]], options: ClientOptions) -> SocketFlow[T]:
+    """The first sessions of a client that recovers: elsewhere, if its own server is not there."""
     deadline = time.monotonic() + options.connect_timeout_s
     backoff = new_backoff()
     while True:
         try:
-            return (yield from _open_one(options, unharmful))
+            return (yield from open())
         except TRIED_AGAIN:
             delay = backoff.next_s()
             left_s = deadline - time.monotonic() - delay
@@ -79,10 +82,21 @@ def _open_one(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseS
     return (yield from _opened(options, format, 1, unharmful))
 
 
-def open_vector(options: ClientOptions, count: int, unharmful: Exceptions = ()) -> SocketFlow[Reconnecting]:
+def open_vector(options: ClientOptions, count: int, unharmful: Exceptions = ()) -> SocketFlow[VectorSessions]:
     """That many sessions on one socket, or none. Raises `Unsupported` on OpenEnv's wire."""
-    if options.recover is not None:
-        raise ConfigurationError(NO_VECTOR_RECOVERY)
+    opening = partial(_open_many, options, count, unharmful)
+    if options.recover is None:
+        return VectorSessions((yield from opening()))
+    connection = yield from _somewhere(opening, options)
+    recover_s, clock = options.recover_s, time.monotonic
+    try:
+        return ReplayingSessions(connection, recover_s=recover_s, clock=clock, unharmful=unharmful)
+    except Unsupported:
+        yield from connection.close()
+        raise
+
+
+def _open_many(options: ClientOptions, count: int, unharmful: Exceptions) -> SocketFlow[Reconnecting]:
     format = yield from connected(options.timings, time.monotonic)
     if format is None:
         yield Drop(politely=True)
@@ -105,7 +119,15 @@ def _replaying(
     options: ClientOptions, session: BaseSession | Reconnecting, log: EpisodeLog, unharmful: Exceptions
 ) -> Replaying:
     reopen = partial(_open_one, options, unharmful)
-    return Replaying(session, reopen, log, recover_s=options.recover_s, clock=time.monotonic)
+    return Replaying(
+        session,
+        reopen,
+        log,
+        recover_s=options.recover_s,
+        clock=time.monotonic,
+        unharmful=unharmful,
+        has_elsewhere=bool(options.elsewhere),
+    )
 
 
 def reconnecting(session: Session) -> Reconnecting | None:

@@ -5,13 +5,12 @@ environment, with a digest of the answer. When the session is lost it opens one 
 same calls there, compares the answers, and only then sends the call that was under way.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
+from envtorch.client.episode_log import EpisodeLog, digest_of
+from envtorch.client.pausable import PausableFlow, Paused
 from envtorch.errors import (
-    Cancelled,
     CapacityReached,
     ConnectFailed,
     Draining,
@@ -21,91 +20,44 @@ from envtorch.errors import (
     TimedOut,
     Unsupported,
 )
+from envtorch.protocol.backoff import new_backoff
 from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.formats import Format
-from envtorch.protocol.reconnect import Drop, Move, Reconnecting, Sleep, SocketFlow, new_backoff
+from envtorch.protocol.reconnect import Drop, Move, Reconnecting, Sleep, SocketFlow
 from envtorch.protocol.wire import Answer, Ask
 
-__all__ = ["TRIED_AGAIN", "EpisodeLog", "Replaying"]
+__all__ = [
+    "LOST",
+    "MOST_LOSSES",
+    "TRIED_AGAIN",
+    "Replaying",
+    "diverged",
+    "require_deterministic",
+    "still_recovering",
+]
 
 logger = logging.getLogger(__name__)
 
 PlainSession = BaseSession | Reconnecting
 
-CHANGING = frozenset(("reset", "step", "mcp"))
-"""The calls that may change an environment; the others are not played again."""
 LOST = (SessionLost, Draining, ConnectFailed)
 """What says that the session, or its whole server, is gone."""
 TRIED_AGAIN = (*LOST, CapacityReached, TimedOut)
 """What keeps a session from being recovered on one server, and not on the next."""
 MOST_LOSSES = 3
 """How many sessions one call may lose: it may be the call itself that ends them."""
-DIGEST_BYTES = 16
-
 NOT_DETERMINISTIC = (
     "this environment says that it is not deterministic (DETERMINISTIC = False), so an episode cannot be "
     "played again: leave recover='replay' out"
 )
 
 
-class Played(NamedTuple):
-    """A call, and what was answered."""
-
-    ask: Ask
-    digest: bytes
-
-
-class EpisodeLog:
-    """The calls of one episode, from its reset on."""
-
-    def __init__(self) -> None:
-        self.plays: list[Played] = []
-        self.unknown: str | None = None
-        """The call that was not answered, so that nobody knows what it has changed; then the episode cannot
-        be played again."""
-
-    def copy(self) -> "EpisodeLog":
-        log = EpisodeLog()
-        log.plays, log.unknown = list(self.plays), self.unknown
-        return log
-
-    def note(self, ask: Ask, answer: Answer, format: Format) -> None:
-        """A call was answered."""
-        if ask.type not in CHANGING:
-            return
-        if answer.type == "error" and isinstance(answer.error(), TimedOut | Cancelled):
-            self.lose_track(ask)
-            return
-        if ask.type == "reset" and answer.type != "error":
-            self.plays, self.unknown = [], None
-        self.plays.append(Played(ask, digest_of(answer, format)))
-
-    def lose_track(self, ask: Ask) -> None:
-        """A call was not answered."""
-        if ask.type in CHANGING:
-            self.unknown = self.unknown or f"{ask.type} {self.step_of(len(self.plays))}"
-
-    def step_of(self, place: int) -> int:
-        """The number of the step at a place in the log: the reset is 0."""
-        begins_with_reset = bool(self.plays) and self.plays[0].ask.type == "reset"
-        return place if begins_with_reset or not self.plays else place + 1
-
-
-def digest_of(answer: Answer, format: Format) -> bytes:
-    """Two answers that a caller cannot tell apart have the same digest."""
-    if answer.type == "error":
-        error = answer.error()
-        said = f"{error.code}: {error.message}".encode()
-    else:
-        said = format.write(answer.data)
-    return hashlib.blake2b(said, digest_size=DIGEST_BYTES, person=answer.type.encode()[:16]).digest()
-
-
 class Replaying:
     """One session, on as many servers as it takes.
 
     A call that was not answered because its deadline passed or it was cancelled may have run or not: the
-    session goes on, but from then on it cannot be recovered until the next reset.
+    session goes on, but from then on it cannot be recovered until the next reset. A deadline that passes
+    during a recovery is another matter: the call has not run, and the next one goes on with the recovery.
     """
 
     def __init__(
@@ -116,19 +68,31 @@ class Replaying:
         *,
         recover_s: float,
         clock: Callable[[], float],
+        unharmful: tuple[type[BaseException], ...] = (),
+        has_elsewhere: bool = False,
     ) -> None:
-        """`reopen` opens a session at the address of the last `Move`. Raises `Unsupported` for a session
-        whose environment says that it is not deterministic."""
-        _require_deterministic(session)
+        """`reopen` opens a session at the address of the last `Move`; `has_elsewhere` says that it is another
+        one than before. `unharmful` is as for `Reconnecting`. Raises `Unsupported` for a session whose
+        environment says that it is not deterministic."""
+        require_deterministic(session)
         self.session = session
         self.log = log
         self._reopen = reopen
         self._recover_s = recover_s
         self._clock = clock
+        self._unharmful = unharmful
+        self._has_elsewhere = has_elsewhere
         self._gone: EnvTorchError | None = None
         """Why `session` is gone; it is to be recovered."""
         self._lost: EnvTorchError | None = None
         """Why it could not be recovered; only a reset goes on."""
+        self._recovery: PausableFlow[None] | None = None
+        """The recovery that is under way."""
+        self._ends = 0.0
+        """When it has to be done; the time between two calls does not count."""
+        self._paused_at = 0.0
+        self._coming: PlainSession | None = None
+        """The session on which the episode is being played again."""
 
     @property
     def format(self) -> Format:
@@ -141,18 +105,28 @@ class Replaying:
             yield from self.session.open()
         except LOST as error:
             self._gone = error
-            yield from self._recover(None)
+            yield from self._recovered(None, None)
 
     def exchange(self, ask: Ask, timeout_s: float | None = None) -> SocketFlow[Answer]:
         """The reply to one request, from this server or, after a recovery, from another."""
         if self._lost is not None and ask.type != "reset":
             raise self._lost
+        deadline = None if timeout_s is None else self._clock() + timeout_s
+        if self._is_to_move:
+            self._gone = Draining("the server is shutting down")
+            yield from self.session.close()  # a server whose sessions have all ended need not wait for more
         losses = 0
         while True:
             if self._gone is not None:
-                yield from self._recover(ask)
+                try:
+                    yield from self._recovered(ask, deadline)
+                    left_s = self._left_s(deadline)
+                except Paused:
+                    raise still_recovering(ask, timeout_s) from None
+            else:
+                left_s = timeout_s
             try:
-                answer = yield from self.session.exchange(ask, timeout_s)
+                answer = yield from self.session.exchange(ask, left_s)
                 if answer.type == "error" and isinstance(error := answer.error(), LOST):
                     raise error
             except LOST as error:
@@ -175,23 +149,58 @@ class Replaying:
 
     def close(self) -> SocketFlow[None]:
         """End the session and its socket."""
-        if self._gone is None:
-            yield from self.session.close()
+        self._stop_recovering()
+        session = self.session if self._gone is None else self._coming
+        if session is not None:
+            yield from session.close()
         else:
             yield Drop(politely=True)
 
     def farewell(self) -> bytes | None:
         """A message that closes the session, whose reply nobody reads."""
-        return self.session.farewell() if self._gone is None else None
+        session = self.session if self._gone is None else self._coming
+        return None if session is None else session.farewell()
 
     # Recovering.
 
-    def _recover(self, ask: Ask | None) -> SocketFlow[None]:
-        """Have a session on another server that stands where the lost one stood; for a reset, any session."""
-        cause = self._gone
-        assert cause is not None
+    @property
+    def _is_to_move(self) -> bool:
+        """Whether to leave a server that has said it is shutting down, between two calls.
+
+        Only where the replay is known to succeed: an episode of an environment that does not say
+        `DETERMINISTIC = True` may still end here in time, and is recovered when it does not.
+        """
+        session = self.session
+        return (
+            self._has_elsewhere
+            and self._gone is None
+            and self.log.unknown is None
+            and isinstance(session, Reconnecting)
+            and session.channels.is_draining
+            and session.channels.is_deterministic is True
+        )
+
+    def _recovered(self, ask: Ask | None, deadline: float | None) -> SocketFlow[None]:
+        """Have a session on another server that stands where the lost one stood; for a reset, any session.
+        Raises `Paused` at the caller's deadline."""
         if ask is not None and ask.type == "reset":
             self.log = EpisodeLog()
+        if self._recovery is None:
+            self._recovery = PausableFlow(self._recover(), clock=self._clock, unharmful=self._unharmful)
+            self._ends = self._clock() + self._recover_s
+        else:
+            self._ends += self._clock() - self._paused_at
+        try:
+            yield from self._recovery.run(deadline)
+        finally:
+            self._paused_at = self._clock()
+            if self._recovery.is_over:
+                self._recovery = None
+        self._coming = None
+
+    def _recover(self) -> SocketFlow[None]:
+        cause = self._gone
+        assert cause is not None
         if self.log.unknown is not None:
             told = f"and cannot be recovered: {self.log.unknown} was not answered"
             raise self._give_up(SessionLost(f"the session is lost ({cause}), {told}")) from cause
@@ -199,9 +208,8 @@ class Replaying:
         backoff = new_backoff()
         while True:
             yield Drop()
-            left_s = began + self._recover_s - self._clock()
             try:
-                address: str = yield Move(max(left_s, 0.001))
+                address: str = yield Move(max(self._ends - self._clock(), 0.001))
             except EnvTorchError as error:
                 raise self._give_up(SessionLost(f"the session is lost ({cause}): {error}")) from error
             try:
@@ -209,13 +217,13 @@ class Replaying:
                 break
             except TRIED_AGAIN as error:
                 delay = backoff.next_s()
-                if self._clock() + delay >= began + self._recover_s:
+                if self._clock() + delay >= self._ends:
                     within = f"within {self._recover_s:g} s"
                     told = f"the session is lost ({cause}), and was not recovered {within}: {error}"
                     raise self._give_up(SessionLost(told)) from error
             yield Sleep(delay)
         if differs is not None:
-            raise self._give_up(self._diverged(differs)) from cause
+            raise self._give_up(diverged(self.log.step_of(differs), cause, address)) from cause
         self._gone = self._lost = None
         took = self._clock() - began
         calls = len(self.log.plays)
@@ -224,38 +232,77 @@ class Replaying:
     def _play_again(self) -> SocketFlow[int | None]:
         """Open a session, and make every call of the episode there. The place of the first one that was not
         answered as it was before; None when all were."""
-        session = yield from self._reopen()
+        session = self._coming = yield from self._reopen()
         try:
-            _require_deterministic(session)
+            require_deterministic(session)
             if session.format is not self.format:
                 raise ConnectFailed("the server there speaks another wire")
-            for place, played in enumerate(self.log.plays):
-                answer = yield from session.exchange(played.ask)
-                if answer.type == "error" and isinstance(error := answer.error(), TRIED_AGAIN):
-                    raise error
-                if digest_of(answer, session.format) != played.digest:
-                    yield from session.close()
-                    return place
+            differs = yield from self._compared(session)
         except EnvTorchError:
+            self._coming = None
             yield from session.close()
             raise
-        self.session = session
+        if differs is None:
+            self.session = session
+        else:
+            self._coming = None
+            yield from session.close()
+        return differs
+
+    def _compared(self, session: PlainSession) -> SocketFlow[int | None]:
+        log, place = self.log, 0
+        while place < len(log.plays):
+            played = log.plays[place]
+            answer = yield from session.exchange(played.ask, max(self._ends - self._clock(), 0.001))
+            if log is not self.log:
+                return None  # a reset was called meanwhile: the episode does not matter any more
+            if answer.type == "error" and isinstance(error := answer.error(), TRIED_AGAIN):
+                raise error
+            if digest_of(answer, session.format) != played.digest:
+                return place
+            place += 1
         return None
 
-    def _diverged(self, place: int) -> EnvTorchError:
-        step = self.log.step_of(place)
-        what = "the reset" if step == 0 else f"step {step}"
-        return SessionLost(
-            f"the session is lost ({self._gone}), and cannot be recovered: played again, {what} was answered "
-            "differently. The environment is not deterministic: `envtorch check` finds where",
-            step=step,
-        )
+    def _stop_recovering(self) -> None:
+        if self._recovery is not None:
+            self._recovery.close()
+            self._recovery = None
+
+    def _left_s(self, deadline: float | None) -> float | None:
+        if deadline is None:
+            return None
+        left_s = deadline - self._clock()
+        if left_s <= 0:
+            raise Paused
+        return left_s
 
     def _give_up(self, error: EnvTorchError) -> EnvTorchError:
         self._lost = error
         return error
 
 
-def _require_deterministic(session: PlainSession) -> None:
+def require_deterministic(session: PlainSession) -> None:
+    """Raise `Unsupported` for a session whose environment says that it is not deterministic."""
     if isinstance(session, Reconnecting) and session.channels.is_deterministic is False:
         raise Unsupported(NOT_DETERMINISTIC)
+
+
+def still_recovering(ask: Ask, timeout_s: float | None) -> EnvTorchError:
+    """What a call is told whose deadline passed during a recovery."""
+    return TimedOut(
+        f"{ask.type} was not run within {timeout_s:g} s: its server was lost, and the time went into "
+        "playing the episode again on another one. The next call goes on with that",
+        is_connected=False,
+        is_recovering=True,
+    )
+
+
+def diverged(step: int, cause: EnvTorchError, address: str) -> EnvTorchError:
+    """What a session is told whose episode cannot be played again: a step was answered differently."""
+    what = "the reset" if step == 0 else f"step {step}"
+    return SessionLost(
+        f"the session is lost ({cause}), and cannot be recovered: played again at {address}, {what} was "
+        "answered differently. The environment is not deterministic (`envtorch check` may find where), or "
+        "another one, or another version of it, is served there",
+        step=step,
+    )

@@ -1,6 +1,7 @@
 """The actions of a vector, encoded: from a list of them, or from a column for each of their fields."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -91,7 +92,11 @@ class OutgoingColumns:
         return {"columns": msgspec.Raw(encode_value(self._columns, self._format, blame=InvalidAction))}
 
     def one(self, index: int) -> bytes:
-        return encode_value(rows_in(self._columns, self._count)[index], self._format, blame=InvalidAction)
+        return encode_value(self._rows[index], self._format, blame=InvalidAction)
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return rows_in(self._columns, self._count)
 
 
 def rows_in(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:

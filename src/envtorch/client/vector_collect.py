@@ -10,20 +10,17 @@ from typing import Any, Generic
 from envtorch.client.translation import Translation
 from envtorch.client.vector_results import Outcome, VectorResult
 from envtorch.errors import EnvTorchError, ProtocolError
-from envtorch.protocol.batch import Columns
-from envtorch.protocol.channels import Arrived
-from envtorch.protocol.columns import as_lists, is_array, rows_of
+from envtorch.protocol.batch import Columns, payloads_of
+from envtorch.protocol.channel import Arrived
+from envtorch.protocol.columns import as_lists, is_array
 from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 from envtorch.types import ObsT, Scalar, StepResult
 
-__all__ = ["Collector", "Interest"]
-
-BESIDE = ("metadata", "terminated", "truncated")
-"""What may be told of a result, and is not always."""
+__all__ = ["Collector", "DecodingHints"]
 
 
 @dataclass
-class Interest:
+class DecodingHints:
     """What the caller accesses, which can be decoded while the server is still at work."""
 
     observations: bool = False
@@ -88,25 +85,15 @@ class Piece(Generic[ObsT]):
         try:
             return self.results()
         except ProtocolError:
-            return [_outcome(self._translation, payload) for payload in self._payloads()]
+            return [
+                _outcome(self._translation, payload) for payload in payloads_of(self._columns, self._format)
+            ]
 
     def _one_by_one(self) -> list[StepResult[ObsT]]:
         """`results`, by the methods that an author wrote for one result."""
-        return [self._translation.parse_result(payload) for payload in self._payloads()]
-
-    def _payloads(self) -> list[dict[str, Any]]:
-        count = range(len(self.channels))
-        raw = bytes(self._columns.observation)
-        rows = self._format.read(raw) if raw else rows_of(self.fields) or [{} for _ in count]
-        told = {name: getattr(self._columns, name) for name in ("reward", "done", *BESIDE)}
-        beside = {name: column for name, column in told.items() if column is not None}
-        payloads = [
-            {"observation": rows[i]} | {name: column[i] for name, column in beside.items()} for i in count
+        return [
+            self._translation.parse_result(payload) for payload in payloads_of(self._columns, self._format)
         ]
-        for payload in payloads:
-            if not payload.get("metadata", True):
-                del payload["metadata"]  # as in a reply to one
-        return payloads
 
 
 class Collector(Generic[ObsT]):
@@ -117,10 +104,10 @@ class Collector(Generic[ObsT]):
         translation: Translation[Any, ObsT, Any],
         format: Format,
         count: int,
-        interest: Interest | None = None,
+        hints: DecodingHints | None = None,
     ) -> None:
         self._translation, self._format, self._count = translation, format, count
-        self._interest = interest or Interest()
+        self._hints = hints or DecodingHints()
         self._pieces: list[Piece[ObsT]] = []
         self._results: dict[int, StepResult[ObsT]] = {}
         self._errors: dict[int, EnvTorchError] = {}
@@ -149,7 +136,7 @@ class Collector(Generic[ObsT]):
 
     def read_ahead(self) -> None:
         """While the server is busy with the rest, decode what the caller will access."""
-        if self._interest.observations:
+        if self._hints.observations:
             for piece in self._pieces:
                 with suppress(ProtocolError):  # it is raised to whoever accesses them
                     _ = piece.observations
@@ -197,7 +184,7 @@ class Collector(Generic[ObsT]):
         errors: dict[int, EnvTorchError] = {}
 
         def read() -> Sequence[ObsT]:
-            self._interest.observations = True
+            self._hints.observations = True
             try:
                 observations: Sequence[ObsT] = _joined([piece.observations for piece in pieces])
             except ProtocolError:

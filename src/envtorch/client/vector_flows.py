@@ -7,13 +7,14 @@ from envtorch.client.client_options import ClientOptions
 from envtorch.client.opening import open_vector
 from envtorch.client.translation import Translation
 from envtorch.client.vector_actions import Outgoing, OutgoingColumns, OutgoingRows, rows_in
-from envtorch.client.vector_collect import Collector, Interest
+from envtorch.client.vector_collect import Collector, DecodingHints
 from envtorch.client.vector_results import Outcome, VectorResult
-from envtorch.errors import ClientClosed, ConfigurationError, InvalidAction, TimedOut
-from envtorch.protocol.channels import Arrived
+from envtorch.client.vector_sessions import VectorSessions
+from envtorch.errors import ClientClosed, ConfigurationError, InvalidAction
+from envtorch.protocol.channel import Arrived
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
-from envtorch.protocol.reconnect import Late, Reconnecting, SocketFlow
+from envtorch.protocol.reconnect import SocketFlow
 from envtorch.protocol.requests import ask_fork, require_count
 from envtorch.protocol.wire import Answer
 from envtorch.types import ActT, ObsT, StateT, StepResult
@@ -40,14 +41,14 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
             raise ConfigurationError(
                 f"autoreset is 'disabled', 'next_step' or 'same_step', not {autoreset!r}"
             )
-        self.sessions: Reconnecting | None = None
+        self.sessions: VectorSessions | None = None
         self._translation = translation
         self._options = options
         self._first_count = count
         self._autoreset = autoreset
         self._unharmful = unharmful
         self._is_closed = False
-        self._interest = Interest()
+        self._hints = DecodingHints()
         self._collector: Collector[ObsT] | None = None
         self._over: set[int] = set()
         self._reset_options: dict[int, Mapping[str, Any]] = {}
@@ -55,14 +56,14 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
     @property
     def count(self) -> int:
         """How many places there are: the sessions that were opened first, and those forked from them."""
-        return self._first_count if self.sessions is None else len(self.sessions.channels)
+        return self._first_count if self.sessions is None else len(self.sessions)
 
     @property
     def outstanding(self) -> bool:
         """Something was sent whose outcome has not been received."""
         return self._collector is not None
 
-    def open(self) -> SocketFlow[Reconnecting]:
+    def open(self) -> SocketFlow[VectorSessions]:
         """The sessions, opened if they are not."""
         if self.sessions is None:
             opening = open_vector(self._options, self._first_count, self._unharmful)
@@ -106,7 +107,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         places = list(range(self.count))
         self._require_nothing_owed(places)
         begins_anew = self._over and self._autoreset == "next_step"
-        if begins_anew or any(sessions.channels.refusal(place) is not None for place in places):
+        if begins_anew or any(sessions.refusal(place) is not None for place in places):
             rows: Any = rows_in(actions, self.count) if isinstance(actions, Mapping) else actions
             yield from self.send(dict(enumerate(rows)), timeout_s)
         else:
@@ -125,7 +126,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         places = list(range(self.count))
         self._require_nothing_owed(places)
         for place in places:
-            refusal = sessions.channels.refusal(place)
+            refusal = sessions.refusal(place)
             if refusal is not None:
                 raise refusal
         data = dict.fromkeys(places, sessions.format.write({}))
@@ -155,7 +156,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         """Send actions to some of the sessions. The outcome of one that is lost is why it is lost."""
         sessions = self._opened()
         self._require_nothing_owed(actions)
-        refused = {place: sessions.channels.refusal(place) for place in actions}
+        refused = {place: sessions.refusal(place) for place in actions}
         if actions and all(refused.values()):
             raise next(error for error in refused.values() if error is not None)
         asked = [place for place in actions if refused[place] is None]
@@ -175,11 +176,11 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         """What has arrived, by session: `at_least` so many, and whatever is there with them."""
         collector, sessions = self._started(), self._opened()
         self._collector = None  # unless it is still good for more
-        while len(collector.fresh) < at_least and sessions.channels.owed:
+        while len(collector.fresh) < at_least and sessions.owed:
             for arrived in (yield from sessions.arrivals()):
                 collector.take(arrived)
         came = collector.taken_fresh()
-        if sessions.channels.owed:
+        if sessions.owed:
             self._collector = collector
         self._over |= {p for p, one in came.items() if isinstance(one, StepResult) and one.done}
         return came
@@ -189,7 +190,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         require_count(n)
         sessions = self._opened()
         self._require_nothing_owed([place])
-        refusal = sessions.channels.refusal(place)
+        refusal = sessions.refusal(place)
         if refusal is not None:
             raise refusal
         asking = ask_fork(n, sessions.format)
@@ -202,17 +203,8 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
             raise AssertionError("the flow asks once")
         except StopIteration as stop:
             tokens: list[str] = stop.value
-        places = [sessions.channels.add(token) for token in tokens]
-        limit_s = self._options.connect_timeout_s
-        try:
-            yield from sessions.get_ready(sessions.within(limit_s)["deadline"])
-        except Late:
-            raise TimedOut(f"the copies were not attached within {limit_s:g} s") from None
-        for new in places:
-            self._reset_options[new] = self._reset_options.get(place, {})
-            refusal = sessions.channels.refusal(new)
-            if refusal is not None:
-                raise refusal
+        places = yield from sessions.attach(tokens, place, self._options.connect_timeout_s)
+        self._reset_options.update(dict.fromkeys(places, self._reset_options.get(place, {})))
         return places
 
     def end(self, places: Iterable[int]) -> SocketFlow[None]:
@@ -220,10 +212,9 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         sessions = self._opened()
         ending = sorted(set(places))
         self._require_nothing_owed(ending)
-        alive = set(sessions.channels.alive)
-        yield from sessions.say_close([place for place in ending if place in alive])
-        yield from self._arrived_for([place for place in ending if place in alive])
-        sessions.channels.closed(ending)
+        asked = yield from sessions.say_close(ending)
+        yield from self._arrived_for(asked)
+        sessions.closed(ending)
         self._over.difference_update(ending)
 
     def close(self) -> SocketFlow[None]:
@@ -234,7 +225,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     # Asking.
 
-    def _opened(self) -> Reconnecting:
+    def _opened(self) -> VectorSessions:
         if self._is_closed:
             raise ClientClosed("the vector was closed; reset() opens new sessions")
         assert self.sessions is not None, "a vector is opened when it is made"
@@ -246,14 +237,18 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         for place in places:
             if not 0 <= place < self.count:
                 raise InvalidAction(f"there is no session {place}: the vector has {self.count}")
-            if sessions.channels.is_owed(place):
+            if sessions.is_owed(place):
                 raise InvalidAction(f"session {place} still has to answer")
 
     def _start(self, places: list[int], actions: Outgoing, timeout_s: float | None) -> SocketFlow[None]:
         sessions = self._opened()
 
+        index: dict[int, int] = {}  # filled when it is needed
+
         def one(place: int) -> bytes:
-            return actions.one(places.index(place))
+            if not index:
+                index.update({place: i for i, place in enumerate(places)})
+            return actions.one(index[place])
 
         parts = [(places[part], actions.data(part)) for part in actions.parts()]
         for channels, data in parts:  # all, or none is sent
@@ -262,8 +257,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         self._collect()
         try:
             for channels, data in parts:
-                frame = sessions.channels.steps(channels, data, one, **sessions.within(timeout_s))
-                yield from sessions.send(frame)
+                yield from sessions.ask_steps(channels, data, one, timeout_s)
         except BaseException:
             self._collector = None  # what was sent was given up
             raise
@@ -280,8 +274,8 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         assert sessions is not None
         self._over.difference_update(given)
         for place in given:
-            if sessions.channels.refusal(place) is not None:
-                sessions.channels.renew(place)
+            if sessions.refusal(place) is not None:
+                sessions.renew(place)
         self._is_closed = False
         yield from self._send_resets(given, timeout_s)
         return Collector(self._translation, self.format, self.count)
@@ -294,7 +288,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
             place: encode_value(dict(options), sessions.format, blame=InvalidAction)
             for place, options in given.items()
         }
-        yield from sessions.send(sessions.channels.each("reset", encoded, **sessions.within(timeout_s)))
+        yield from sessions.ask_each("reset", encoded, timeout_s)
 
     def _again(self, places: Iterable[int]) -> dict[int, Mapping[str, Any]]:
         """The options that autoreset uses: those of the last reset, without its seed."""
@@ -304,7 +298,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def _collect(self) -> "Collector[ObsT]":
         if self._collector is None:
-            self._collector = Collector(self._translation, self.format, self.count, self._interest)
+            self._collector = Collector(self._translation, self.format, self.count, self._hints)
         return self._collector
 
     def _started(self) -> "Collector[ObsT]":
@@ -317,11 +311,10 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
     ) -> SocketFlow["Collector[ObsT]"]:
         """Wait until all that is owed has arrived, or what `only` these places owe."""
         sessions = self._opened()
-        channels = sessions.channels
-        while any(map(channels.is_owed, only)) if only is not None else channels.owed:
+        while any(map(sessions.is_owed, only)) if only is not None else sessions.owed:
             for arrived in (yield from sessions.arrivals()):
                 self._sort(arrived, collector, only)
-            if channels.owed:
+            if sessions.owed:
                 collector.read_ahead()
         return collector
 
@@ -335,7 +328,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         self, kind: str, data: Mapping[int, bytes | None], timeout_s: float | None
     ) -> SocketFlow[dict[int, Arrived]]:
         sessions = self._opened()
-        yield from sessions.send(sessions.channels.each(kind, data, **sessions.within(timeout_s)))
+        yield from sessions.ask_each(kind, data, timeout_s)
         return (yield from self._arrived_for(list(data)))
 
     def _arrived_for(self, places: Sequence[int]) -> SocketFlow[dict[int, Arrived]]:

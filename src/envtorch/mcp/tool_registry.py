@@ -5,12 +5,15 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any, get_type_hints
+from uuid import uuid4
 
 import pydantic
 from fastmcp import Client, Context, FastMCP
 from fastmcp.exceptions import NotFoundError, ValidationError
+from fastmcp.server.middleware import Middleware
 from fastmcp.tools import Tool as ServerTool
 
 from envtorch.settings import ServerMode
@@ -30,7 +33,7 @@ class ToolRegistry:
     def __init__(self, server: FastMCP) -> None:
         self.server = server
         self._of_mode: dict[str, dict[ServerMode, ServerTool]] = {}
-        self._sessions: dict[asyncio.AbstractEventLoop, Client[Any]] = {}
+        self._sessions: dict[asyncio.AbstractEventLoop, ToolSession] = {}
 
     def add(self, function: Callable[..., Any], mode: ServerMode | None) -> None:
         """Make a function a tool: of one mode, or of the server and so of both."""
@@ -71,24 +74,82 @@ class ToolRegistry:
         # FastMCP keeps what a tool stores in its context by session, so there has to be one.
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
-            client = session_client(self.server)
-            self._sessions[loop] = await client.__aenter__()  # type: ignore[no-untyped-call]
-        answer = await self._sessions[loop].call_tool_mcp(name, arguments)
-        if getattr(answer, "is_error" if hasattr(answer, "is_error") else "isError"):
-            raise RuntimeError("; ".join(getattr(part, "text", "") for part in answer.content))
-        return _result(_FromClient(answer))
+            self._sessions[loop] = await ToolSession.open(self.server)
+        with _telling_apart(tool):
+            return await self._sessions[loop].call(name, arguments)
 
     async def close(self) -> None:
         """End the sessions of this loop."""
         session = self._sessions.pop(asyncio.get_running_loop(), None)
         if session is not None:
-            await session.__aexit__(None, None, None)  # type: ignore[no-untyped-call]
+            await session.close()
 
     async def functions(self, mode: ServerMode) -> dict[str, Callable[..., Any]]:
         """The tools that are plain functions, to be called as such."""
         tools = await self.tools(mode)
         found = ((name, getattr(tool, "fn", None)) for name, tool in tools.items())
         return {name: function for name, function in found if callable(function)}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSession:
+    """A session with a FastMCP server in this process. What a tool raises keeps its class, as without one."""
+
+    client: Client[Any]
+    errors: "_CallErrors"
+
+    @classmethod
+    async def open(cls, server: FastMCP) -> "ToolSession":
+        errors = next((one for one in server.middleware if isinstance(one, _CallErrors)), None)
+        if errors is None:
+            errors = _CallErrors()
+            server.add_middleware(errors)
+        return cls(await session_client(server).__aenter__(), errors)  # type: ignore[no-untyped-call]
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        """What a tool answered. Raises what the tool raised."""
+        call_id = uuid4().hex
+        with self.errors.of(call_id) as raised:
+            answer = await self.client.call_tool_mcp(name, arguments, meta={CALL_ID: call_id})
+        if getattr(answer, "is_error" if hasattr(answer, "is_error") else "isError"):
+            told = RuntimeError("; ".join(getattr(part, "text", "") for part in answer.content))
+            raise raised.pop() if raised else told
+        return _result(_FromClient(answer))
+
+    async def close(self) -> None:
+        await self.client.__aexit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+CALL_ID = "envtorch/call"
+"""The key, in the `_meta` of a call, under which the middleware finds whose call it is."""
+
+
+class _CallErrors(Middleware):
+    """Keeps what tools raised, by the id of the call: a client is told the text only."""
+
+    def __init__(self) -> None:
+        self._raised: dict[str, list[Exception]] = {}
+
+    @contextmanager
+    def of(self, call_id: str) -> Iterator[list[Exception]]:
+        """Where the error of a call is found, once it has been answered."""
+        self._raised[call_id] = []
+        try:
+            yield self._raised[call_id]
+        finally:
+            del self._raised[call_id]
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(context)
+        except Exception as error:
+            request = context.fastmcp_context.request_context
+            meta = request.meta if request is not None else None
+            sent = (
+                meta if isinstance(meta, dict) else getattr(meta, "model_extra", None) or {}
+            )  # FastMCP 4, 3
+            self._raised.get(sent.get(CALL_ID, ""), []).append(error)
+            raise
 
 
 class ToolRaised(Exception):

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from envtorch.errors import EnvTorchError
-from envtorch.pool.leases import granted_async
+from envtorch.pool.leases import Lease, granted_async
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
 from envtorch.pool.server_pool import ServerPool
@@ -73,6 +73,11 @@ class AsyncEnvPool(ServerPool[ClientT]):
                 yield client
             finally:
                 await client.close()
+
+    async def lease(self) -> Lease:
+        """A place on the server with the most room, for a client that another process makes of
+        `lease.replica.url`. Its `end` gives it back."""
+        return Lease(self._keeper, await self._acquire(None))
 
     async def run(
         self,

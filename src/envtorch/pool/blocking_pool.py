@@ -43,6 +43,9 @@ class EnvPool(ServerPool[ClientT]):
     `provider` makes a provider for one server: a class, a function, or a name. `start` holds the
     options of the provider's start; the rest are those of `PoolOptions`. Threads may share a pool.
 
+    With `replicas=(2, 16)` the pool grows while callers wait for a session and shrinks when fewer servers
+    would do. A server leaves when its sessions have ended, copies of them (`fork`) included.
+
     With `recover="replay"`, an episode whose server dies is played again on another replica, and goes on
     there; see `ClientOptions`.
     """

@@ -62,7 +62,7 @@ class Lease(Elsewhere):
         self._leave()
         return self._take(await granted_async(self._keeper, timeout_s, is_first=True))
 
-    def for_copy(self) -> Elsewhere:
+    def for_copy(self) -> "Lease":
         return Lease(self._keeper, self.replica, is_copy=True)
 
     def release(self) -> None:
@@ -77,8 +77,12 @@ class Lease(Elsewhere):
         if had_place:
             self._keeper.give_back(self.replica)
 
-    def _leave(self) -> None:
+    def suspect(self) -> None:
+        """A session broke at this place: have its server looked at."""
         self._keeper.suspect(self.replica)
+
+    def _leave(self) -> None:
+        self.suspect()
         self.end()
 
     def _take(self, replica: Replica) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,8 +11,9 @@ from typing import Any
 from envtorch.client.launch import Launch, Starter, plan
 from envtorch.env import load_object
 from envtorch.errors import ConfigurationError, EnvTorchError, ProviderFailed, SessionLost
+from envtorch.pool.pool_size import GROW_AFTER_S, SHRINK_AFTER_S, PoolLoad, PoolSize, SizeLimits, next_size
 from envtorch.pool.roster import Replica, Roster, Ticket
-from envtorch.providers.ready import probe
+from envtorch.providers.ready import is_shutting_down, live_sessions, probe
 
 __all__ = ["CLIENT_OPTIONS", "Keeper", "PoolOptions", "PoolStatus"]
 
@@ -29,8 +31,14 @@ LONGEST_PAUSE_S = 10.0
 class PoolOptions:
     """How many servers, how many sessions on each, and how they are watched. Times are seconds."""
 
-    replicas: int = 4
+    replicas: int | tuple[int, int] = 4
+    """A number; or the least and the most, between which the pool grows and shrinks."""
+
     sessions_per_replica: int = 8
+    grow_after_s: float = GROW_AFTER_S
+    shrink_after_s: float = SHRINK_AFTER_S
+    """See `SizeLimits`."""
+
     max_waiting: int | None = None
     """How many may wait for a session before the next one is refused; None for no limit."""
 
@@ -42,9 +50,19 @@ class PoolOptions:
     """How many starts in a row may fail before a replica is given up."""
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "sessions_per_replica", "unhealthy_after", "give_up_after"):
+        for name in ("sessions_per_replica", "unhealthy_after", "give_up_after"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r}: a pool needs at least one")
+        self.limits  # noqa: B018  # raises what is wrong with them
+
+    @property
+    def limits(self) -> SizeLimits:
+        match self.replicas:
+            case (int(least), int(most)):
+                return SizeLimits(least, most, self.grow_after_s, self.shrink_after_s)
+            case int(number):
+                return SizeLimits(number, number, self.grow_after_s, self.shrink_after_s)
+        raise ConfigurationError(f"replicas={self.replicas!r}: a number, or the least and the most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +70,10 @@ class PoolStatus:
     """Where a pool stands."""
 
     ready: int
-    """How many replicas serve now."""
+    """How many replicas serve now, those that retire included."""
+
+    wanted: int
+    """How many there should be."""
 
     busy: int
     waiting: int
@@ -65,6 +86,9 @@ class Slot:
     """One place for a replica, and the thread that keeps it filled."""
 
     number: int
+    is_wanted: bool = False
+    is_running: bool = False
+    """Its thread has not ended."""
     launch: Launch | None = None
     replica: Replica | None = None
     suspected: threading.Event = field(default_factory=threading.Event)
@@ -74,7 +98,7 @@ class Slot:
 
 
 class Keeper:
-    """The threads behind a pool, one for each replica."""
+    """The threads behind a pool: one for each replica, and one that decides how many there are."""
 
     def __init__(
         self,
@@ -89,7 +113,10 @@ class Keeper:
         self._options = options
         self._guard = threading.Lock()
         self._roster = Roster(max_waiting=options.max_waiting)
-        self._slots = [Slot(number) for number in range(options.replicas)]
+        self._limits = options.limits
+        self._size = PoolSize(self._limits.least)
+        self._slots = [Slot(number) for number in range(self._limits.most)]
+        self._sizer: threading.Thread | None = None
         self._closing = threading.Event()
         self._replaced = 0
 
@@ -97,7 +124,7 @@ class Keeper:
 
     def ask(self, *, is_first: bool = False) -> Ticket:
         with self._guard:
-            return self._roster.ask(is_first=is_first)
+            return self._roster.ask(is_first=is_first, now=time.monotonic())
 
     def withdraw(self, ticket: Ticket) -> None:
         with self._guard:
@@ -106,6 +133,8 @@ class Keeper:
     def give_back(self, replica: Replica) -> None:
         with self._guard:
             self._roster.give_back(replica)
+            if replica.may_leave:
+                self._slots[replica.slot].suspected.set()
 
     def suspect(self, replica: Replica) -> None:
         """A session on this replica broke: nobody else is sent there until it was looked at, which is now.
@@ -121,6 +150,7 @@ class Keeper:
             replicas = self._roster.replicas
             return PoolStatus(
                 ready=len(replicas),
+                wanted=self._size.replicas,
                 busy=sum(replica.busy for replica in replicas),
                 waiting=self._roster.waiting,
                 replaced=self._replaced,
@@ -129,17 +159,19 @@ class Keeper:
     # Life.
 
     def open(self) -> None:
-        for slot in self._slots:
-            slot.thread = threading.Thread(
-                target=self._keep, args=(slot,), name=f"envtorch-pool-{slot.number}", daemon=True
-            )
-            slot.thread.start()
+        with self._guard:
+            self._fit()
+        if self._limits.least < self._limits.most:
+            self._sizer = threading.Thread(target=self._resize, name="envtorch-pool-size", daemon=True)
+            self._sizer.start()
 
     def close(self) -> None:
         """Stop every server. Sessions that are still in use are lost."""
         with self._guard:
             self._roster.close(SessionLost("the pool is closed"))
         self._closing.set()
+        if self._sizer is not None:
+            self._sizer.join()
         for slot in self._slots:
             slot.suspected.set()
             launch = slot.launch
@@ -149,17 +181,73 @@ class Keeper:
             if slot.thread is not None:
                 slot.thread.join()
 
+    # Growing and shrinking.
+
+    def _resize(self) -> None:
+        """Look again and again how many replicas there should be."""
+        while not self._closing.wait(min(self._options.check_every_s, max(self._limits.grow_after_s, 0.05))):
+            with self._guard:
+                before, now = self._size.replicas, time.monotonic()
+                self._size = next_size(self._size, self._load(now), self._limits, now)
+                if self._size.replicas != before:
+                    logger.info("the pool goes from %d to %d replicas", before, self._size.replicas)
+                    self._fit()
+
+    def _load(self, now: float) -> PoolLoad:
+        since = self._roster.waiting_since
+        starting = (slot.is_wanted and slot.replica is None and slot.failure is None for slot in self._slots)
+        return PoolLoad(
+            starting=sum(starting),
+            sessions_per_replica=self._options.sessions_per_replica,
+            busy=sum(replica.busy for replica in self._roster.replicas),
+            waiting=self._roster.waiting,
+            longest_wait_s=0.0 if since is None else now - since,
+        )
+
+    def _fit(self) -> None:
+        """Have as many slots wanted as there should be replicas. The caller holds the lock."""
+        ranked = sorted(self._slots, key=_cost_of_leaving)
+        too_many = sum(slot.is_wanted for slot in ranked) - self._size.replicas
+        for slot in [slot for slot in ranked if slot.is_wanted][: max(too_many, 0)]:
+            self._dismiss(slot)
+        for slot in [slot for slot in reversed(ranked) if not slot.is_wanted][: max(-too_many, 0)]:
+            self._want(slot)
+
+    def _dismiss(self, slot: Slot) -> None:
+        slot.is_wanted = False
+        if slot.replica is not None:
+            self._roster.retire(slot.replica)
+            slot.suspected.set()
+
+    def _want(self, slot: Slot) -> None:
+        slot.is_wanted = True
+        if slot.replica is not None:
+            self._roster.keep(slot.replica)
+        if not slot.is_running:
+            slot.is_running = True
+            name = f"envtorch-pool-{slot.number}"
+            slot.thread = threading.Thread(target=self._keep, args=(slot,), name=name, daemon=True)
+            slot.thread.start()
+
+    # One slot.
+
+    def _is_over(self, slot: Slot) -> bool:
+        """Whether a slot's thread has no more to do; then it counts as ended."""
+        with self._guard:
+            slot.is_running = slot.is_wanted and not self._closing.is_set() and slot.failure is None
+            return not slot.is_running
+
     def _keep(self, slot: Slot) -> None:
-        """Fill one slot, again and again, until the pool closes or it is given up."""
+        """Fill one slot, again and again, until the pool closes, it is given up, or it is not wanted."""
         failures = 0
-        while not self._closing.is_set():
+        while not self._is_over(slot):
             try:
                 slot.launch = plan(self._image, self._make(), self._start_options)
                 url = slot.launch.run().base_url
             except Exception as error:  # providers are foreign code: whatever it is, the start failed
                 failures += 1
                 if self._closing.is_set() or self._give_up(slot, error, failures):
-                    return
+                    continue
                 self._closing.wait(min(FIRST_PAUSE_S * 2**failures, LONGEST_PAUSE_S))
                 continue
             failures = 0
@@ -168,9 +256,11 @@ class Keeper:
     def _serve(self, slot: Slot, launch: Launch, url: str) -> None:
         """Let sessions onto a replica that is ready, until it is dead; then remove its remains."""
         replica = Replica(slot.number, url, self._options.sessions_per_replica)
-        slot.replica = replica
         with self._guard:
+            slot.replica = replica
+            replica.is_retiring = not slot.is_wanted
             self._roster.join(replica)
+        reason = None
         try:
             reason = self._watch(slot, launch, replica)
             if reason is not None:
@@ -178,20 +268,20 @@ class Keeper:
         finally:
             with self._guard:
                 self._roster.leave(replica)
-                self._replaced += not self._closing.is_set()
-            slot.replica = None
+                self._replaced += reason is not None
+                slot.replica = None
             try:
                 launch.stop_container()
             except Exception as error:  # its successor is more important than its remains
                 logger.warning("replica %d could not be stopped: %s", slot.number, error)
 
     def _watch(self, slot: Slot, launch: Launch, replica: Replica) -> str | None:
-        """Return when the replica is dead, with the reason, or when the pool closes."""
+        """Return when the replica is dead, with the reason, when it has retired, or when the pool closes."""
         missed = 0
         while True:
-            slot.suspected.wait(self._options.check_every_s)
+            was_suspected = slot.suspected.wait(self._options.check_every_s)
             slot.suspected.clear()
-            if self._closing.is_set():
+            if self._closing.is_set() or self._has_retired(replica):
                 return None
             status = getattr(launch.provider, "status", None)
             if status is not None and not (found := status()).is_alive:
@@ -199,10 +289,27 @@ class Keeper:
             answer = probe(replica.url)
             if answer is None:
                 missed = 0
+                # A server that was told to stop from outside keeps its sessions, and gets no other.
+                is_leaving = was_suspected and is_shutting_down(replica.url)
                 with self._guard:
+                    if is_leaving:
+                        self._roster.retire(replica)
                     self._roster.trust(replica)
             elif (missed := missed + 1) >= self._options.unhealthy_after:
                 return answer
+
+    def _has_retired(self, replica: Replica) -> bool:
+        """Whether a replica that is to leave has no session any more; then it gets none again.
+
+        Copies that a fork has made are sessions of the server that the pool did not give out.
+        """
+        if not replica.may_leave or live_sessions(replica.url):
+            return False
+        with self._guard:
+            is_leaving = replica.may_leave  # it may be needed after all, meanwhile
+            if is_leaving:
+                self._roster.leave(replica)
+            return is_leaving
 
     def _give_up(self, slot: Slot, error: Exception, failures: int) -> bool:
         logger.warning("replica %d did not start (%d): %s", slot.number, failures, error)
@@ -210,9 +317,14 @@ class Keeper:
             return False
         with self._guard:
             slot.failure = error if isinstance(error, EnvTorchError) else ProviderFailed(repr(error))
-            if all(other.failure is not None for other in self._slots):
+            if all(other.failure is not None for other in self._slots if other.is_wanted):
                 self._roster.close(slot.failure)
         return True
+
+
+def _cost_of_leaving(slot: Slot) -> tuple[bool, int]:
+    """Slots whose replica is not there yet leave first, then those with the fewest sessions."""
+    return slot.replica is not None, slot.replica.busy if slot.replica is not None else 0
 
 
 def _maker(provider: "Callable[[], Starter] | str") -> "Callable[[], Starter]":

@@ -29,10 +29,18 @@ class Replica:
     is_alive: bool = True
     is_doubted: bool = False
     """A session broke here, and nobody has looked yet whether the server still lives."""
+    is_retiring: bool = False
+    """It serves the sessions it has, and leaves when they have ended."""
 
     @property
     def free(self) -> int:
-        return self.capacity - self.busy if self.is_alive and not self.is_doubted else 0
+        takes_sessions = self.is_alive and not self.is_doubted and not self.is_retiring
+        return self.capacity - self.busy if takes_sessions else 0
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether it is to leave, and none of its sessions is in use."""
+        return self.is_retiring and not self.busy
 
 
 @dataclass(eq=False, slots=True)
@@ -40,6 +48,7 @@ class Ticket:
     """Somebody's turn: granted with a replica, or ended with an error."""
 
     number: int
+    asked_at: float = 0.0
     granted: "Future[Replica]" = field(default_factory=Future)
 
 
@@ -64,6 +73,11 @@ class Roster:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def waiting_since(self) -> float | None:
+        """When the one who waits longest has asked; None when nobody waits."""
+        return min((ticket.asked_at for ticket in self._waiting), default=None)
+
     def join(self, replica: Replica) -> None:
         """A server became ready."""
         self._replicas[replica] = None
@@ -85,14 +99,24 @@ class Roster:
         self._rank(replica)
         self._grant()
 
-    def ask(self, *, is_first: bool = False) -> Ticket:
+    def retire(self, replica: Replica) -> None:
+        """A server is to leave: nobody is sent there any more, and those who are there may stay."""
+        replica.is_retiring = True
+
+    def keep(self, replica: Replica) -> None:
+        """A server that was to leave is needed after all."""
+        replica.is_retiring = False
+        self._rank(replica)
+        self._grant()
+
+    def ask(self, *, is_first: bool = False, now: float = 0.0) -> Ticket:
         """Ask for a session. Raises `CapacityReached` when too many wait already.
 
         Who `is_first` has lost a session in mid-episode, and is served before those who have not begun."""
         if self._closed is not None:
             raise self._closed
         if is_first:
-            ticket = Ticket(next(self._numbers))
+            ticket = Ticket(next(self._numbers), now)
             self._waiting.appendleft(ticket)
             self._grant()
             return ticket
@@ -101,7 +125,7 @@ class Roster:
                 f"every session of the pool is taken and {self.waiting} others wait for one",
                 waiting=self.waiting,
             )
-        ticket = Ticket(next(self._numbers))
+        ticket = Ticket(next(self._numbers), now)
         self._waiting.append(ticket)
         self._grant()
         return ticket

@@ -36,16 +36,18 @@ class ServerPool(Generic[ClientT]):
     ) -> None:
         if recover is not None:
             client_options = {**client_options, "recover": recover}
-        self._client = partial(client, **client_options)
-        self._recovers = client_options.get("recover") is not None
+        self.make_client: Callable[..., ClientT] = partial(client, **client_options)
+        """Makes a client of an address, as this pool's clients are made."""
+        self.recovers = client_options.get("recover") is not None
+        """Whether its clients take their lease as `elsewhere`."""
         self._options = read_options(PoolOptions, options)
         self._keeper = Keeper(provider, image, start or {}, self._options)
         self._home = ProcessGuard("pool")
 
     @property
     def capacity(self) -> int:
-        """How many sessions there are when every server is ready."""
-        return self._options.replicas * self._options.sessions_per_replica
+        """How many sessions there are when there are as many servers as there may be, and all are ready."""
+        return self._options.limits.most * self._options.sessions_per_replica
 
     def status(self) -> PoolStatus:
         return self._keeper.status()
@@ -55,7 +57,7 @@ class ServerPool(Generic[ClientT]):
         """A client of a server that was granted. Its place is given back, and a fault told to the keeper."""
         lease = Lease(self._keeper, replica)
         try:
-            yield self._client(replica.url, **({"elsewhere": lease} if self._recovers else {}))
+            yield self.make_client(replica.url, **({"elsewhere": lease} if self.recovers else {}))
         except EnvTorchError as error:
             if is_infrastructure(error):
                 self._keeper.suspect(lease.replica)

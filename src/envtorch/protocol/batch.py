@@ -19,7 +19,7 @@ from envtorch.protocol.columns import as_lists, is_array, rows_of, table_of
 from envtorch.protocol.encoding import BESIDE, Encoded, encode_value, fallback, has_own_flags, reward_of
 from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 
-__all__ = ["Columns", "Steps", "column_of", "pick", "write_rows", "write_together"]
+__all__ = ["Columns", "Steps", "column_of", "payloads_of", "pick", "write_rows", "write_together"]
 
 
 NOTHING = msgspec.Raw(b"")
@@ -190,6 +190,20 @@ def column_of(values: list[Any]) -> Any:
     import numpy
 
     return numpy.stack(values)
+
+
+def payloads_of(columns: Columns, format: Format) -> list[dict[str, Any]]:
+    """What an `observations` reply says of each session, as in a reply to one."""
+    places = range(len(columns.ch))
+    raw, fields = bytes(columns.observation), bytes(columns.fields)
+    rows = format.read(raw) if raw else rows_of(format.read(fields) if fields else {}) or [{} for _ in places]
+    told = {name: getattr(columns, name) for name in _BESIDE_COLUMNS}
+    beside = {name: column for name, column in told.items() if column is not None}
+    payloads = [{"observation": rows[i]} | {name: col[i] for name, col in beside.items()} for i in places]
+    for payload in payloads:
+        if not payload.get("metadata", True):
+            del payload["metadata"]
+    return payloads
 
 
 def pick(columns: bytes, index: int, format: Format) -> Encoded:

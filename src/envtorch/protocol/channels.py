@@ -4,8 +4,6 @@ A socket carries one session per channel; most carry one. Nothing here reads a c
 flow in `reconnect` does, and feeds frames in.
 """
 
-import enum
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,72 +20,17 @@ from envtorch.errors import (
     from_wire,
 )
 from envtorch.protocol.batch import Columns, pick
+from envtorch.protocol.channel import Arrived, Channel, ChannelPhase, Request
 from envtorch.protocol.extended import NOTHING, Message
 from envtorch.protocol.formats import READ_ERRORS, Format
 
-__all__ = ["Arrived", "ChannelPhase", "ClientChannels"]
+__all__ = ["ClientChannels"]
 
 NO_CHANNEL = 2**31 - 1
 """The channel of a request for many sessions: an error about the whole request is no session's own reply."""
 
 REOPEN_WAIT_S = 1.0
 """How long a session that replaces a lost one waits for a slot: the lost one's may be about to be free."""
-
-
-class ChannelPhase(enum.Enum):
-    """Where a channel's session is."""
-
-    NEW = "new"
-    """Not opened yet, or the server's answer to that has not arrived."""
-    DETACHED = "detached"
-    """On the server, without a socket."""
-    HELD = "held"
-    """On the current socket."""
-    LOST = "lost"
-    """Gone; a reset opens another."""
-    CLOSED = "closed"
-    """Closed by this client; a reset opens another."""
-
-
-class Channel:
-    """One session. Its token is chosen here, so that a repeated request to open it opens one session."""
-
-    __slots__ = ("error", "phase", "token", "wait_s", "was_held")
-
-    def __init__(self, wait_s: float, token: str | None = None) -> None:
-        """With a `token`, the session exists already and is attached to."""
-        self.token = token or secrets.token_urlsafe(24)
-        self.phase = ChannelPhase.NEW if token is None else ChannelPhase.DETACHED
-        self.wait_s = wait_s
-        self.error: EnvTorchError | None = None
-        """Why the session is lost."""
-        self.was_held = False
-        """The server may still have a lost session on this channel."""
-
-
-class Request(msgspec.Struct, eq=False):
-    """What was asked of one or more sessions, and how many of them still have to answer."""
-
-    id: int
-    kind: str
-    channels: Sequence[int]
-    data_of: Callable[[int], bytes | None]
-    """The data for one channel, to send it again."""
-    missing: int
-    deadline: float
-    limit_s: float
-    """How long the caller waits in all, for the message of `TimedOut`."""
-    timeout_s: float | None
-
-
-class Arrived(msgspec.Struct, frozen=True):
-    """What arrived for one or more sessions: columns for all of them, or one session's own reply or error."""
-
-    channels: Sequence[int]
-    type: str = "observation"
-    columns: Columns | None = None
-    payload: msgspec.Raw = NOTHING
-    error: EnvTorchError | None = None
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -227,6 +170,7 @@ class ClientChannels:
             if channel.phase is not ChannelPhase.CLOSED:
                 self._lose(number, error)
         self.replica = None
+        self.is_draining = False
         self._owed.clear()
         self._unsent.clear()
         self._arrived.clear()

@@ -5,6 +5,7 @@ pydantic models, `@dataclass` subclasses of ours and plain dataclasses all go th
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -38,10 +39,16 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self._fit_observation: Callable[[Any], ObsT] = self._observation.validator.validate_python
         self._state: TypeAdapter[StateT] = TypeAdapter(spec.state)
         self.takes_tool_actions = spec.action in (CallToolAction, ListToolsAction)
-        self._tool_actions = _TOOL_ACTIONS if self.takes_tool_actions or spec.action is Action else {}
+        knows_tools = self.takes_tool_actions or spec.has_tool_steps or spec.action is Action
+        self._tool_actions = _TOOL_ACTIONS if knows_tools else {}
         self._lifted = [name for name in BESIDE if name in _field_names(spec.observation)]
 
     # The server's side.
+
+    @cached_property
+    def with_tool_steps(self) -> "Codec[ActT, ObsT, StateT]":
+        """The same for an environment whose steps may be calls of tools too (`ToolSteps`)."""
+        return self if self._tool_actions else Codec(dataclasses.replace(self.spec, has_tool_steps=True))
 
     def decode_action(self, payload: bytes | Mapping[str, Any], format: Format = JSON) -> ActT:
         """The action in `payload`. Raises `InvalidAction`, whatever a validator of its class does."""
@@ -200,7 +207,11 @@ def _fit(adapter: TypeAdapter[T], payload: object, what: str) -> T:
 
 
 def _misfit(what: str, error: ValidationError) -> ProtocolError:
-    return ProtocolError(f"the server's {what} does not fit {error.title}: {error}")
+    told = [f"{'.'.join(map(str, one['loc'])) or what}: {one['msg']}" for one in error.errors()[:3]]
+    return ProtocolError(
+        f"the server's {what} does not fit {error.title} ({'; '.join(told)}): "
+        "is this client for another environment, or for another version of it?"
+    )
 
 
 def _field_names(cls: type) -> set[str]:

@@ -79,7 +79,7 @@ class EnvironmentHost:
     ) -> None:
         binding = Binding.of(environment)
         self.environment = environment
-        self.codec = codec
+        self.codec = codec.with_tool_steps if isinstance(environment, ToolSteps) else codec
         self.has_begun = has_begun or not codec.spec.requires_reset
         """Whether the environment takes steps: it was reset, or needs no reset."""
         self._binding = binding

@@ -47,7 +47,7 @@ class RpcError(Exception):
 class JsonRpcRequest(BaseModel):
     """One request. The class's name is part of OpenEnv's wire: it stands in the error texts."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     jsonrpc: Literal["2.0"]
     method: str

@@ -6,9 +6,13 @@ import msgspec
 from pydantic import BaseModel
 
 from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.messages import read_json
 from envtorch.types import Tool
 
-__all__ = ["failed_result", "text_part", "tool_description", "tool_result"]
+__all__ = ["failed_result", "is_done", "text_part", "tool_description", "tool_result"]
+
+DONE = "envtorch/done"
+"""The key of a result's `_meta` that says whether the episode is over."""
 
 
 _SPELLING = {
@@ -57,6 +61,13 @@ def tool_result(answer: Any) -> bytes:
     if meta:
         told["_meta"] = meta
     return encode_value(told)
+
+
+def is_done(result: bytes) -> bool:
+    """Whether a result that `tool_result` gave says that the episode is over."""
+    if DONE.encode() not in result:
+        return False
+    return bool((read_json(result).get("_meta") or {}).get(DONE))
 
 
 def failed_result(message: str) -> bytes:

@@ -150,11 +150,14 @@ def _kind(value: object) -> str:
 
 
 def invalid(error: Exception, message: str = "Invalid message") -> InvalidAction:
-    """What validation found, ready for the wire: every context is text, and nothing is huge."""
+    """What validation found, ready for the wire: every context is text, and nothing is huge.
+
+    The values themselves are left out: the sender knows them, and a secret among them would enter logs.
+    """
     if not isinstance(error, ValidationError):  # a validator's own bug is still about this input
         found = {"type": "validator_failed", "loc": [], "msg": repr(error)}
         return InvalidAction(message, errors=[found])
-    text = error.json()
+    text = error.json(include_input=False)
     if len(text) > MAX_ERROR_BYTES:
         text = error.json(include_input=False, include_context=False)
     errors: list[dict[str, Any]] = json.loads(text)[:100]

@@ -10,11 +10,9 @@
 A shell that blocks and one that awaits do these things; neither has a rule of its own.
 """
 
-import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, TypeVar
 
 from envtorch.errors import (
@@ -25,13 +23,14 @@ from envtorch.errors import (
     ProtocolError,
     SessionLost,
 )
-from envtorch.protocol.channels import Arrived, ClientChannels
+from envtorch.protocol.backoff import new_backoff
+from envtorch.protocol.channel import Arrived
+from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.extended import FORMATS
 from envtorch.protocol.formats import READ_ERRORS, Format
 from envtorch.protocol.wire import Answer, Ask
 
 __all__ = [
-    "Backoff",
     "Connect",
     "Cut",
     "Drop",
@@ -43,9 +42,9 @@ __all__ = [
     "Send",
     "Sleep",
     "SocketFlow",
+    "Step",
     "Timings",
     "connected",
-    "new_backoff",
 ]
 
 T = TypeVar("T")
@@ -153,24 +152,6 @@ class Timings:
     def attempt_s(self, left_s: float) -> float:
         """How long one attempt to connect may take: an attempt that stalls leaves time for another."""
         return min(max(left_s, 0.001), self.connect_timeout_s, 2 * self.heartbeat_s)
-
-
-class Backoff:
-    """How long to wait before the next attempt: longer each time, at random, so that clients spread."""
-
-    def __init__(self, rolls: Iterable[float], *, first_s: float = 0.02, most_s: float = 2.0) -> None:
-        self._rolls: Iterator[float] = iter(rolls)
-        self._next_s = first_s
-        self._most_s = most_s
-
-    def next_s(self) -> float:
-        """Seconds to wait: between half and all of a delay that doubles."""
-        delay, self._next_s = self._next_s, min(self._next_s * 2, self._most_s)
-        return delay * (0.5 + next(self._rolls) / 2)
-
-
-def new_backoff() -> Backoff:
-    return Backoff(random.random() for _ in repeat(None))  # noqa: S311  # spreads load, keeps no secret
 
 
 def connected(timings: Timings, clock: Callable[[], float]) -> SocketFlow[Format | None]:
@@ -482,9 +463,14 @@ class Reconnecting:
             details = {} if said is None else {"is_taken_over": True}
             error = SessionLost(said or f"the connection to the server is gone: {why}", **details)
         error.__cause__ = why
+        self.abandon(error)
+        return error
+
+    def abandon(self, error: EnvTorchError) -> None:
+        """Leave the server, and with it every session."""
+        self._spoil()
         self._outage = None
         self.channels.lose_all(error)
-        return error
 
     def _tell(self, frame: bytes | None) -> SocketFlow[None]:
         """Send a message whose reply nobody waits for, if that can be done now."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from envtorch.providers.process import ProcessProvider
     from envtorch.providers.provider_base import ContainerProvider, Phase, RuntimeProvider, Status
     from envtorch.providers.ray_provider import RayProvider
+    from envtorch.providers.ray_workers import RayWorkers
     from envtorch.providers.sweeper import sweep
     from envtorch.providers.uv import UVProvider
 
@@ -28,6 +29,7 @@ __all__ = [
     "Phase",
     "ProcessProvider",
     "RayProvider",
+    "RayWorkers",
     "RuntimeProvider",
     "Space",
     "Status",
@@ -46,6 +48,7 @@ _MODULES = {
     "KubernetesProvider": "kubernetes",
     "ProcessProvider": "process",
     "RayProvider": "ray_provider",
+    "RayWorkers": "ray_workers",
     "Space": "hub",
     "UVProvider": "uv",
     "sweep": "sweeper",

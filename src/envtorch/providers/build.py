@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from envtorch.errors import ConfigurationError, ProviderFailed
-from envtorch.providers.engine import connect, hanging_up, speaking_to_engine
+from envtorch.errors import ConfigurationError
+from envtorch.providers.engine import connect, follow_build, hanging_up, speaking_to_engine
 from envtorch.providers.packaging import files_below, make_wheel, requirements, wheel_name
 
 __all__ = ["BASE", "build_base", "build_environment", "make_wheel", "requirements"]
@@ -95,7 +95,6 @@ def _build(
     engine: str | None,
 ) -> str:
     client = connect(engine)
-    lines: list[str] = []
     try:
         with speaking_to_engine(f"building {tag}"), hanging_up(client):
             events: Iterator[dict[str, Any]] = client.api.build(
@@ -108,14 +107,7 @@ def _build(
                 forcerm=True,
                 decode=True,
             )
-            for event in events:
-                for line in str(event.get("stream", "")).splitlines():
-                    lines.append(line)
-                    if on_line is not None:
-                        on_line(line)
-                if "error" in event:
-                    reason = " ".join(str(event["error"]).split())
-                    raise ProviderFailed(f"building {tag} failed: {reason}", logs="\n".join(lines[-20:]))
+            follow_build(events, tag, on_line)
             return str(client.images.get(tag).id)
     finally:
         client.close()

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError as missing:
     raise missing_extra("docker", f"containers need {missing.name!r}") from missing
 
-__all__ = ["Progress", "connect", "fetch_image", "hanging_up", "speaking_to_engine"]
+__all__ = ["Progress", "connect", "fetch_image", "follow_build", "hanging_up", "speaking_to_engine"]
 
 CONNECT_TIMEOUT_S = 60
 
@@ -181,3 +181,16 @@ def _reason(error: BaseException) -> str:
     """The innermost explanation, on one line."""
     explanation = getattr(error, "explanation", None) or getattr(error, "strerror", None) or error
     return " ".join(str(explanation).split()) or type(error).__name__
+
+
+def follow_build(events: Iterable[dict[str, Any]], what: str, on_line: Callable[[str], None] | None) -> None:
+    """Read what an engine tells while it builds. Raises `ProviderFailed` when the build fails."""
+    lines: list[str] = []
+    for event in events:
+        for line in str(event.get("stream", "")).splitlines():
+            lines.append(line)
+            if on_line is not None:
+                on_line(line)
+        if "error" in event:
+            reason = " ".join(str(event["error"]).split())
+            raise ProviderFailed(f"building {what} failed: {reason}", logs="\n".join(lines[-20:]))

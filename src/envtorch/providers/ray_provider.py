@@ -1,6 +1,7 @@
 """Servers on the nodes of a Ray cluster, each a child process of an actor."""
 
 import atexit
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from envtorch.extras import missing_extra
 from envtorch.providers.provider_base import ContainerProvider, Phase, Status
 from envtorch.providers.provider_options import checked_environment, checked_port, read_options
 from envtorch.providers.replica_host import ReplicaHost, status_of
+from envtorch.settings import ray_address
 
 try:
     import ray
@@ -20,13 +22,14 @@ try:
 except ModuleNotFoundError as missing:
     raise missing_extra("ray", "Ray's clusters need its package") from missing
 
-__all__ = ["RayOptions", "RayProvider"]
+__all__ = ["RayOptions", "RayProvider", "require_cluster", "sentence_of"]
 
 ANSWER_S = 10.0
 """How long an actor that lives may take to say how its server is."""
 STOP_S = 30.0
 LOOK_S = 0.5
 """How often a start that waits for a node looks whether it was stopped meanwhile."""
+_CONNECTING = threading.Lock()
 CALLS_AT_ONCE = 4
 """An actor answers what its server's status is while it starts or stops it."""
 
@@ -71,6 +74,16 @@ class RayOptions:
             raise ConfigurationError(f"strategy is 'SPREAD' or 'DEFAULT', not {self.strategy!r}")
         if self.cpus < 0 or self.placement_timeout_s <= 0:
             raise ConfigurationError("cpus is 0 or more, and placement_timeout_s more than 0")
+
+    def no_room(self) -> str:
+        """What to say when there was no node in time."""
+        needs = {"CPU": self.cpus, **self.resources, **self.labels}
+        free = ray.available_resources()
+        left = {name: free.get(name, 0.0) for name in ("CPU", *self.resources)}
+        return (
+            f"no node had room for {needs} within {self.placement_timeout_s:g} s; "
+            f"free in the cluster: {left}. Ask for less, or add nodes"
+        )
 
     def actor_options(self) -> dict[str, Any]:
         """The same, as an actor's own options. An actor is never restarted: whoever holds the provider
@@ -129,12 +142,12 @@ class RayProvider(ContainerProvider):
                 f"{image!r} names no application: write it as 'package.module:attribute'"
             )
         self._refuse_second()
-        _require_cluster()
+        require_cluster()
         self._is_stopped.clear()
         try:
             actor = ray.remote(ReplicaHost).options(**chosen.actor_options()).remote()
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"Ray refuses these options: {_sentence(error)}") from error
+            raise ConfigurationError(f"Ray refuses these options: {sentence_of(error)}") from error
         try:
             host = self._placed(actor, chosen)
             own = {} if chosen.directory is None else {"directory": chosen.directory}
@@ -156,27 +169,34 @@ class RayProvider(ContainerProvider):
             if self._is_stopped.is_set():
                 raise ProviderFailed("the start was stopped while it waited for a node")
             if time.monotonic() >= deadline:
-                needs = {"CPU": options.cpus, **options.resources, **options.labels}
-                free = ray.available_resources()
-                left = {name: free.get(name, 0.0) for name in ("CPU", *options.resources)}
-                raise ProviderFailed(
-                    f"no node had room for {needs} within {options.placement_timeout_s:g} s; "
-                    f"free in the cluster: {left}. Ask for less, or add nodes"
-                )
+                raise ProviderFailed(options.no_room())
         host: str = _ask(where, ANSWER_S)
         return host
 
 
-def _require_cluster() -> None:
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address="auto", log_to_driver=False)
-    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
-        raise EngineUnavailable(
-            f"there is no Ray cluster: {error}. Start one (`ray start --head`), or call "
-            "ray.init(address=...) first"
-        ) from error
+def require_cluster() -> None:
+    """Be connected to a cluster. Raises `EngineUnavailable` when there is none."""
+    with _CONNECTING:  # the replicas of a pool are started on threads, and Ray connects a process once
+        if ray.is_initialized():
+            return
+        try:
+            _require_answer(ray_address())
+            ray.init(address="auto", log_to_driver=False)
+        except (OSError, RayError, RuntimeError, ValueError) as error:
+            raise EngineUnavailable(
+                f"there is no Ray cluster: {sentence_of(error)}. Start one (`ray start --head`), or call "
+                "ray.init(address=...) first"
+            ) from error
+
+
+def _require_answer(address: str | None) -> None:
+    """See that something listens where `RAY_ADDRESS` says: Ray itself would wait for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit() and "://" not in host:
+        try:
+            socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+        except OSError as error:
+            raise ConnectionError(f"nothing answers at {address} (RAY_ADDRESS): {error}") from error
 
 
 def _ask(answer: Any, timeout_s: float) -> Any:
@@ -189,10 +209,10 @@ def _ask(answer: Any, timeout_s: float) -> Any:
     except GetTimeoutError as error:
         raise ProviderFailed(f"Ray did not answer within {timeout_s:g} s") from error
     except RayError as error:
-        raise ProviderFailed(f"the actor of the server is gone: {_sentence(error)}") from error
+        raise ProviderFailed(f"the actor of the server is gone: {sentence_of(error)}") from error
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """The first line of what Ray says, which may be a page."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
@@ -220,7 +240,7 @@ class RayServer:
         except GetTimeoutError:
             return Status(Phase.RUNNING, f"its actor did not answer within {ANSWER_S:g} s")
         except RayActorError as error:
-            return Status(Phase.EXITED, _sentence(error))
+            return Status(Phase.EXITED, sentence_of(error))
 
     def logs(self, tail: int) -> str:
         if not self._is_stopped and ray.is_initialized():

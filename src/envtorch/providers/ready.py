@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 
@@ -11,7 +11,7 @@ from envtorch.errors import NotReady, ServerExited
 if TYPE_CHECKING:
     from envtorch.providers.provider_base import Status
 
-__all__ = ["NO_ANSWER", "Ask", "Watched", "probe", "wait_until_healthy"]
+__all__ = ["NO_ANSWER", "Ask", "Watched", "is_shutting_down", "live_sessions", "probe", "wait_until_healthy"]
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.25
@@ -95,3 +95,23 @@ def probe(base_url: str, timeout_s: float = 5.0, *, through_proxy: bool = False)
     if response.is_success:
         return None
     return f"/health answered {response.status_code}: {response.text[:200]}"
+
+
+def is_shutting_down(base_url: str) -> bool:
+    """Whether the server at `base_url` says that it opens no session any more."""
+    return _told(base_url, "/ready").get("detail") == "draining"
+
+
+def live_sessions(base_url: str) -> int:
+    """How many sessions the server at `base_url` says it has; 0 for one that does not say."""
+    told = _told(base_url, "/live").get("sessions")
+    return told if isinstance(told, int) else 0
+
+
+def _told(base_url: str, path: str) -> dict[str, Any]:
+    """The fields that a server answers with; none where it does not, or not in that way."""
+    try:
+        answer = httpx.get(f"{base_url}{path}", timeout=5.0, trust_env=False).json()
+    except (httpx.HTTPError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}

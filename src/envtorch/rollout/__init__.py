@@ -1,5 +1,6 @@
 """Rollouts: a policy and an environment in, trajectories out. Knows no trainer and no torch."""
 
+from envtorch.rollout.actor_policy import ActorPolicy
 from envtorch.rollout.blame import NotAnAction
 from envtorch.rollout.blocking_rollouts import BlockingRollouts
 from envtorch.rollout.chat_formats import (
@@ -33,6 +34,7 @@ from envtorch.rollout.trajectory_files import TrajectoryFile
 from envtorch.rollout.transcripts import Transcript
 
 __all__ = [
+    "ActorPolicy",
     "BlockingRollouts",
     "Candidate",
     "ChatFormat",

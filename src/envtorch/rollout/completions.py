@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -10,7 +11,10 @@ from envtorch.llm import ToolCall
 from envtorch.rollout.trajectories import ChatMessage
 from envtorch.types import Tool
 
-__all__ = ["BatchStatistics", "Batcher", "Completion", "Prompt", "RolloutPolicy", "TokenUsage"]
+__all__ = ["BatchStatistics", "Batcher", "Completion", "Prompt", "RolloutPolicy", "TokenUsage", "linger"]
+
+LINGER_SHARE = 0.1
+"""How long a call waits for others, as a part of the time that the call before it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,18 @@ class BatchStatistics:
     """Seconds that calls took, added up."""
 
 
+def linger(shortest_s: float, *, last_call_s: float) -> float:
+    """How long a call waits for others: a part of what calls take, so that it costs little in any case."""
+    return max(shortest_s, LINGER_SHARE * last_call_s) if shortest_s else 0.0
+
+
 class Batcher:
     """Collects prompts while the policy is busy, and gives it all of them in its next call.
 
     At most `calls` calls run at once. With one call, a local `generate` sees all that wait; with as many as
-    there are rollouts, an endpoint is asked at once. Before a call starts, it waits up to `linger_s` for
-    rollouts that are in a step just now, unless all of them wait already.
+    there are rollouts, an endpoint is asked at once. Before a call starts, it waits up to `linger_s`, or a
+    tenth of the time that the call before it took, for rollouts that are in a step or about to begin, unless
+    all of them wait already.
     """
 
     def __init__(self, policy: RolloutPolicy, *, calls: int, size: int, linger_s: float) -> None:
@@ -87,6 +97,7 @@ class Batcher:
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_parked = False
+        self._last_call_s = 0.0
         self.version = 0
         """The version of the weights that complete prompts now."""
         self.players = 0
@@ -100,14 +111,23 @@ class Batcher:
         self._start()
         return await completion
 
-    def join(self) -> None:
-        """A rollout begins: calls may wait for it."""
-        self.players += 1
+    @contextmanager
+    def joined(self, count: int = 1) -> Iterator[Callable[[], None]]:
+        """Rollouts begin: calls may wait for them. Call what this gives when one of them is over."""
+        playing = count
+        self.players += count
 
-    def leave(self) -> None:
-        """A rollout is over: nobody waits for it."""
-        self.players -= 1
-        self._start()
+        def leave() -> None:
+            nonlocal playing
+            playing -= 1
+            self.players -= 1
+            self._start()
+
+        try:
+            yield leave
+        finally:
+            self.players -= playing
+            self._start()
 
     async def park(self) -> None:
         """Start no call until `resume`, and wait for those that run."""
@@ -137,7 +157,8 @@ class Batcher:
         if self._linger_s and not is_full:
             if self._timer is None:
                 loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(self._linger_s, self._start_now)
+                linger_s = linger(self._linger_s, last_call_s=self._last_call_s)
+                self._timer = loop.call_later(linger_s, self._start_now)
             return
         self._start_now()
 
@@ -169,6 +190,9 @@ class Batcher:
             if len(completions) != len(batch):
                 gave, asked = _counted(completions, "completion"), _counted(batch, "prompt")
                 raise ValueError(f"the policy gave {gave} for {asked}: it must give one for each")
+            for completion in completions:
+                if not isinstance(completion, Completion):
+                    raise TypeError(f"the policy gave {type(completion).__name__}: it must give Completions")
         except asyncio.CancelledError:
             for waiting in batch:
                 waiting.completion.cancel()
@@ -180,7 +204,8 @@ class Batcher:
                 if not waiting.completion.done():
                     waiting.completion.set_exception(error)
             return
-        self.statistics.busy_s += time.perf_counter() - began
+        self._last_call_s = time.perf_counter() - began
+        self.statistics.busy_s += self._last_call_s
         self.statistics.sizes.append(len(batch))
         for waiting, completion in zip(batch, completions, strict=True):
             if not waiting.completion.done():

@@ -9,7 +9,7 @@ from envtorch.errors import ConfigurationError
 from envtorch.llm import ToolCall
 from envtorch.rollout.completions import Completion, TokenUsage
 
-__all__ = ["BrokenStream", "StreamedAnswer", "read_chat", "read_completion"]
+__all__ = ["BrokenStream", "StreamedAnswer", "read_chat", "read_completion", "used_tokens"]
 
 
 class BrokenStream(Exception):
@@ -49,6 +49,12 @@ def read_completion(answer: Mapping[str, Any]) -> Completion:
         )
     logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
     return Completion(choice.get("text") or "", ids, logprobs, usage=_usage(answer.get("usage")))
+
+
+def used_tokens(answer: Mapping[str, Any], *, unless_told: float) -> float:
+    """The tokens of the prompt and of the completion, as the endpoint counts them."""
+    usage = _usage(answer.get("usage"))
+    return unless_told if usage is None else float(usage.prompt + usage.said)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,7 +14,14 @@ from envtorch.errors import ConfigurationError, ConnectFailed
 from envtorch.llm.schemas import openai_tools
 from envtorch.rollout.chat_templates import described
 from envtorch.rollout.completions import Completion, Prompt
-from envtorch.rollout.endpoint_answers import BrokenStream, StreamedAnswer, read_chat, read_completion
+from envtorch.rollout.endpoint_answers import (
+    BrokenStream,
+    StreamedAnswer,
+    read_chat,
+    read_completion,
+    used_tokens,
+)
+from envtorch.rollout.endpoint_pace import EndpointPace
 
 __all__ = ["OpenAIPolicy"]
 
@@ -50,6 +58,7 @@ class OpenAIPolicy:
         attempts: int = 6,
         stream: bool = False,
         requests_per_s: float | None = None,
+        tokens_per_minute: float | None = None,
         token_ids: bool = False,
         request: Mapping[str, Any] | None = None,
     ) -> None:
@@ -59,20 +68,33 @@ class OpenAIPolicy:
             whole completion is there.
         stream: have completions streamed, for long ones through proxies that cut silent connections.
         requests_per_s: the most requests to begin in a second, for an endpoint that limits them.
+        tokens_per_minute: the most tokens in a minute, prompts and completions, by what the endpoint says
+            that requests used. Ten seconds' worth may be used at once. A pickled copy has limits of its own.
         token_ids: ask a chat endpoint for token ids and log-probabilities (vLLM gives them): then
             trajectories have tokens without a template of yours.
         """
-        if requests_per_s is not None and requests_per_s <= 0:
-            raise ConfigurationError("requests_per_s is more than 0")
+        self._given: dict[str, Any] = {
+            "api_key": api_key,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "timeout_s": timeout_s,
+            "attempts": attempts,
+            "stream": stream,
+            "requests_per_s": requests_per_s,
+            "tokens_per_minute": tokens_per_minute,
+            "token_ids": token_ids,
+            "request": dict(request or {}),
+        }
+        self._endpoint = (base_url, model)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=self.calls)
         self._http = httpx.AsyncClient(
             base_url=base_url.rstrip("/"), headers=headers, timeout=timeout_s, limits=limits
         )
         self._attempts = attempts
-        self._between_s = 1 / requests_per_s if requests_per_s is not None else 0.0
-        self._next_at = 0.0
-        """When the next request may begin, by the monotonic clock."""
+        self._pace = EndpointPace(requests_per_s, tokens_per_minute, expected=max_tokens)
+        self._gate = asyncio.Lock()
+        """Held by the request that begins next."""
         self._chat = {"logprobs": True, "return_token_ids": True} if token_ids else {}
         self._usual = {
             "model": model,
@@ -82,6 +104,10 @@ class OpenAIPolicy:
             **(request or {}),
         }
         self._exchange = self._stream if stream else self._post
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as it was made, its key included: a copy has connections of its own."""
+        return (partial(type(self), **self._given), self._endpoint)
 
     async def __call__(self, prompts: Sequence[Prompt]) -> list[Completion]:
         return list(await asyncio.gather(*(self._complete(prompt) for prompt in prompts)))
@@ -126,10 +152,12 @@ class OpenAIPolicy:
     async def _ask(self, path: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """The endpoint's answer."""
         for attempt in range(self._attempts):
-            await self._turn()
+            taken, used = await self._turn(), 0.0
             pause_s = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S) * random.uniform(0.5, 1)  # noqa: S311
             try:
-                return await self._exchange(path, {**self._usual, **asked})
+                answered = await self._exchange(path, {**self._usual, **asked})
+                used = used_tokens(answered, unless_told=taken)
+                return answered
             except httpx.HTTPStatusError as error:
                 answer = error.response
                 problem = f"{answer.status_code}: {answer.text[:500]}"
@@ -138,20 +166,23 @@ class OpenAIPolicy:
                 wanted_s = _wanted_pause(answer.headers.get("retry-after"))
                 if wanted_s is not None:
                     pause_s = wanted_s
-                    self._next_at = max(self._next_at, time.monotonic() + wanted_s)
+                    self._pace.pause(time.monotonic() + wanted_s)
             except (httpx.TransportError, BrokenStream) as error:
                 problem = f"{type(error).__name__}: {error}"
+            finally:
+                self._pace.settle(taken, used)
             if attempt + 1 < self._attempts:
                 await asyncio.sleep(pause_s)
         raise ConnectFailed(
             f"the policy's endpoint failed {self._attempts} times: {problem}", next_step=ENDPOINT_ADVICE
         )
 
-    async def _turn(self) -> None:
-        """Wait until a request may begin."""
-        begins_at = max(self._next_at, time.monotonic())
-        self._next_at = begins_at + self._between_s
-        await asyncio.sleep(begins_at - time.monotonic())
+    async def _turn(self) -> float:
+        """Wait until a request may begin; the tokens that it is expected to take."""
+        async with self._gate:
+            while (wait_s := self._pace.wait_s(time.monotonic())) > 0:  # noqa: ASYNC110, not a poll
+                await asyncio.sleep(wait_s)
+            return self._pace.begin(time.monotonic())
 
     async def _post(self, path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         answer = (await self._http.post(path, json=request)).raise_for_status()

@@ -27,6 +27,8 @@ class RolloutSummary:
     reward_deviation: float | None
     causes: Mapping[str, int]
     """How many rollouts ended for which reason, the most frequent first."""
+    endings: Mapping[Ending, int]
+    """How many rollouts ended how: every ending has a count."""
     attempts_lost: int
     """Attempts that were played again, or given up, because the infrastructure failed."""
     turns_mean: float
@@ -52,12 +54,14 @@ class RolloutSummary:
         steps, policy = sorted(turn.step_s for turn in turns), sorted(turn.policy_s for turn in turns)
         sizes = batches.sizes if batches is not None else []
         causes = Counter(rollout.cause for rollout in rollouts)
+        endings = Counter(rollout.ending for rollout in rollouts)
         return cls(
             count=len(rollouts),
             scored=len(rewards),
             reward_mean=statistics.fmean(rewards) if rewards else None,
             reward_deviation=statistics.pstdev(rewards) if rewards else None,
             causes=dict(causes.most_common()),
+            endings={ending: endings[ending] for ending in Ending},
             attempts_lost=sum(len(rollout.lost) + (rollout.ending is Ending.LOST) for rollout in rollouts),
             turns_mean=statistics.fmean(len(rollout.turns) for rollout in rollouts) if rollouts else 0.0,
             tokens_read=sum(turn.prompt_tokens for turn in turns),

@@ -119,8 +119,10 @@ class TreeGrower:
         messages, tokens, turns = (
             (0, 0, 0) if is_root else (len(talk.messages), len(talk.tokens), len(talk.turns))
         )
-        branches_at_once = is_root and self._may_branch(talk)
-        over = None if branches_at_once else await self._turns.play(client, talk, self._may_branch)
+        over: Over | None = None
+        if not (is_root and self._may_branch(talk)):
+            with self._turns.joined():
+                over = await self._turns.play(client, talk, self._may_branch)
         node.messages = tuple(talk.messages[messages:])
         node.tokens = talk.tokens.after(tokens)
         node.turns = tuple(talk.turns[turns:])

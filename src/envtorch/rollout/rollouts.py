@@ -1,41 +1,35 @@
 """A policy and an environment in, trajectories out."""
 
 import asyncio
-import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from envtorch.client import EnvClient
 from envtorch.client.client_options import Recovery
-from envtorch.errors import ConfigurationError, EnvTorchError
-from envtorch.rollout.beginnings import Beginning, RolloutClient, Sharing, SharingCosts, close_quietly
+from envtorch.errors import ConfigurationError
+from envtorch.rollout.beginnings import Sharing
 from envtorch.rollout.blame import Faults
 from envtorch.rollout.chat_formats import ChatFormat, default_format
 from envtorch.rollout.chat_templates import ChatTemplate
-from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
-from envtorch.rollout.group_scoring import GroupScorer, scored
-from envtorch.rollout.rollout_trees import RolloutTree, TreeGrower, TreeNode
-from envtorch.rollout.seats import Seats
+from envtorch.rollout.completions import BatchStatistics, RolloutPolicy
+from envtorch.rollout.driver_places import driver_places_of
+from envtorch.rollout.group_scoring import GroupScorer
+from envtorch.rollout.order_player import OrderPlayer, PlayOptions
+from envtorch.rollout.rollout_drivers import OnWorkers, RolloutDrivers
+from envtorch.rollout.rollout_orders import GroupOrder, RolloutOrder, TreeOrder
+from envtorch.rollout.rollout_trees import RolloutTree
 from envtorch.rollout.session_places import RolloutServers, places_of
-from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup
+from envtorch.rollout.trajectories import Task, Trajectory, TrajectoryGroup
 from envtorch.rollout.trajectory_files import TrajectoryFile
 from envtorch.rollout.transcripts import Transcript
-from envtorch.rollout.turn_taking import Over, TurnTaker
 from envtorch.tasks import TaskEntry
-from envtorch.types import StepResult
 
 __all__ = ["Rollouts"]
 
 T = TypeVar("T")
 GivenTask = Task | TaskEntry[Any] | Mapping[str, Any] | int
-Lost = tuple[EnvTorchError, ...]
-
-LINGER_S = 0.005
-"""How long a call of a local model waits for rollouts that are in a step."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-"""Between attempts that the infrastructure has lost."""
 
 
 class Rollouts:
@@ -70,6 +64,7 @@ class Rollouts:
         score: GroupScorer | None = None,
         client_options: Mapping[str, Any] | None = None,
         recover: Recovery | None = None,
+        on: OnWorkers | None = None,
     ) -> None:
         """Every option has a default that suits a local model and one server.
 
@@ -90,39 +85,44 @@ class Rollouts:
             in place of the environment's rewards. See `score_each` and `score_by`.
         client_options: of `client.aio`. By default a session waits up to 60 seconds for a slot.
         recover: `"replay"` plays an episode whose server dies again on the next address, and goes on there.
+        on: `"ray"` plays in drivers on the nodes of a Ray cluster, one beside each server; a `RayWorkers`
+            says what they need. `concurrency` is that of all drivers together. The policy, and what else
+            you give here, is sent there by pickling. A driver that dies is an attempt that was lost.
         """
-        policy_calls = getattr(policy, "calls", 1) if policy_calls is None else policy_calls
-        if min(concurrency, max_turns, attempts, policy_calls, batch_size) < 1:
-            raise ConfigurationError(
-                "concurrency, max_turns, attempts, policy_calls and batch_size are at least 1"
-            )
-        self._places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})}, recover)
-        self._format = format if format is not None else default_format(client)
-        self._template = template
+        places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})}, recover)
         self._concurrency = concurrency
-        self._attempts = attempts
-        self._reset_timeout_s = reset_timeout_s
-        self._score = score
-        self._costs = SharingCosts(share)
-        self._seats = Seats(concurrency)
-        linger_s = LINGER_S if policy_calls == 1 else 0.0
-        self._batcher = Batcher(policy, calls=policy_calls, size=batch_size, linger_s=linger_s)
-        self._turns = TurnTaker(
-            self._batcher, faults or {}, max_turns=max_turns, step_timeout_s=step_timeout_s
+        options = PlayOptions(
+            format=format if format is not None else default_format(client),
+            template=template,
+            concurrency=concurrency,
+            max_turns=max_turns,
+            attempts=attempts,
+            policy_calls=getattr(policy, "calls", 1) if policy_calls is None else policy_calls,
+            batch_size=batch_size,
+            step_timeout_s=step_timeout_s,
+            reset_timeout_s=reset_timeout_s,
+            faults=faults or {},
+            share=share,
+            score=score,
         )
-        self._preparing = asyncio.Lock()
-        self._is_prepared = False
-        self._started = 0
+        self._player: OrderPlayer | RolloutDrivers
+        self._play: Callable[[RolloutOrder], Coroutine[Any, Any, Any]]
+        if on is None:
+            self._player = player = OrderPlayer(policy, options)
+            self._play = partial(player.play, places=places)
+        else:
+            self._player = drivers = RolloutDrivers(on, driver_places_of(places), policy, options)
+            self._play = drivers.play
         self._running: set[asyncio.Task[Any]] = set()
 
     @property
     def batches(self) -> BatchStatistics:
         """How full the policy's batches were."""
-        return self._batcher.statistics
+        return self._player.batches
 
     async def run(self, task: GivenTask) -> Trajectory:
         """Play one episode."""
-        group = await self._start(self._group(Task.of(task), 1))
+        group: TrajectoryGroup = await self._start(self._play(GroupOrder(Task.of(task), 1)))
         return group.members[0]
 
     async def tree(
@@ -140,10 +140,9 @@ class Rollouts:
         """
         if width < 2 or max_leaves < 1:
             raise ConfigurationError("a tree branches into two or more, and has at least one leaf")
-        grower = TreeGrower(
-            self._turns, width=width, branch_when=branch_when, max_leaves=max_leaves, attempts=self._attempts
-        )
-        return await self._start(self._tree(Task.of(task), grower, 2 * max_leaves))
+        order = TreeOrder(Task.of(task), width, branch_when, max_leaves)
+        tree: RolloutTree = await self._start(self._play(order))
+        return tree
 
     async def groups(
         self, tasks: Iterable[GivenTask], *, size: int = 8, record: TrajectoryFile | None = None
@@ -169,7 +168,7 @@ class Rollouts:
             for task in tasks:
                 if record is not None and task in record:
                     continue
-                waiting.add(self._start(self._group(task, size)))
+                waiting.add(self._start(self._play(GroupOrder(task, size))))
                 if len(waiting) >= ahead:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for group in done:
@@ -184,23 +183,23 @@ class Rollouts:
     @property
     def version(self) -> int:
         """The version of the weights that complete prompts now; 0 at first."""
-        return self._batcher.version
+        return self._player.version
 
     async def park(self) -> None:
         """Hold the policy's calls back until `resume`, and wait for those that run.
 
         Sessions stay open and steps that run are finished: the weights can be replaced in mid-episode.
         """
-        await self._batcher.park()
+        await self._player.park()
 
     def resume(self, version: int | None = None) -> None:
         """Go on where `park` stopped. Tokens said from now on have this `version`."""
-        self._batcher.resume(version)
+        self._player.resume(version)
 
     async def close(self) -> None:
         """Cancel what still runs, and end its sessions."""
         await _cancel(self._running)
-        await self._batcher.close()
+        await self._player.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,133 +222,6 @@ class Rollouts:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # one that nobody awaits any more, because another failed first, is not reported
-
-    # A group, and its members.
-
-    async def _group(self, task: Task, size: int) -> TrajectoryGroup:
-        beginning = self._beginning(task, size)
-        has_root = size > 1 and self._costs.uses_fork(task.options)
-        opened: list[RolloutClient] = []
-        kept: dict[int, RolloutClient] = {}
-        async with self._seats.take(size + has_root):
-            try:
-                opened, lost, failed = await self._open(beginning)
-                if failed is not None:
-                    members = [_unplayed(task, place, failed[0], lost, failed[1]) for place in range(size)]
-                else:
-                    clients = [*opened, *(None,) * (size - len(opened))]
-                    playing = [
-                        self._member(beginning, task, place, client, lost, kept)
-                        for place, client in enumerate(clients)
-                    ]
-                    members = await _all_of(playing)
-                    if self._score is not None:
-                        members = await scored(members, kept, self._score)
-            finally:
-                # Members that never started have left theirs open, and those that are scored.
-                await close_quietly(*opened, *kept.values(), beginning)
-        return TrajectoryGroup(task, tuple(members))
-
-    def _beginning(self, task: Task, size: int) -> Beginning:
-        self._started += 1
-        return Beginning(
-            task,
-            partial(self._places.open, self._started),
-            partial(self._transcribe, task),
-            self._costs,
-            size=size,
-            timeout_s=self._reset_timeout_s,
-        )
-
-    async def _tree(self, task: Task, grower: TreeGrower, seats: int) -> RolloutTree:
-        async with self._seats.take(seats):
-            beginning = self._beginning(task, 1)
-            opened, lost, failed = await self._open(beginning)
-            if failed is not None:
-                return RolloutTree(task, TreeNode(None, over=Over(*failed), lost=lost))
-            try:
-                root = await grower.grow(opened[0], beginning.transcript)
-            finally:
-                await close_quietly(opened[0])
-        root.lost = lost
-        return RolloutTree(task, root)
-
-    async def _open(
-        self, beginning: Beginning
-    ) -> tuple[list[RolloutClient], Lost, tuple[Ending, EnvTorchError] | None]:
-        """The first sessions of a group, why attempts at it were lost, and the failure if all were."""
-        lost: Lost = ()
-        while True:
-            try:
-                return await beginning.open(), lost, None
-            except EnvTorchError as error:
-                ending = self._turns.ending_of(error, has_acted=False)
-                if ending is not Ending.LOST or len(lost) + 1 >= self._attempts:
-                    return [], lost, (ending, error)
-                lost = (*lost, error)
-            await _pause(len(lost))
-
-    async def _member(
-        self,
-        beginning: Beginning,
-        task: Task,
-        place: int,
-        client: RolloutClient | None,
-        lost: Lost,
-        kept: dict[int, RolloutClient],
-    ) -> Trajectory:
-        """One rollout, played again from the group's beginning while the infrastructure loses it.
-
-        The session of one that is to be scored is kept.
-        """
-        while True:
-            try:
-                client = client or await beginning.copy()
-                played = await self._play(client, beginning.transcript, place, lost)
-                if self._score is not None and played.ending.is_scored:
-                    kept[place], client = client, None
-            except EnvTorchError as error:  # there is no session to play on
-                played = _unplayed(task, place, self._turns.ending_of(error, has_acted=False), lost, error)
-            finally:
-                if client is not None:
-                    await close_quietly(client)
-            if played.ending is not Ending.LOST or len(lost) + 1 >= self._attempts:
-                return played
-            assert isinstance(played.blame, EnvTorchError)
-            lost, client = (*lost, played.blame), None
-            await _pause(len(lost))
-
-    async def _play(self, client: RolloutClient, talk: Transcript, place: int, lost: Lost) -> Trajectory:
-        """One attempt, from the beginning to an ending."""
-        over = await self._turns.play(client, talk)
-        assert over is not None
-        return talk.end(over.ending, place, lost, over.blame)
-
-    async def _transcribe(self, task: Task, client: RolloutClient, result: StepResult[Any]) -> Transcript:
-        async with self._preparing:
-            if not self._is_prepared:
-                await self._format.prepare(client)
-                self._is_prepared = True
-        return Transcript.begin(task, self._format, self._template, result)
-
-
-def _unplayed(task: Task, place: int, ending: Ending, lost: Lost, error: EnvTorchError) -> Trajectory:
-    return Trajectory(task, place, ending, blame=error, lost=lost)
-
-
-async def _pause(lost: int) -> None:
-    longest = min(FIRST_PAUSE_S * 2**lost, LONGEST_PAUSE_S)
-    await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311, it only spreads retries
-
-
-async def _all_of(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; the first error of any, once the others have been cancelled."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def _cancel(tasks: "Iterable[asyncio.Task[Any]]") -> None:

@@ -13,7 +13,7 @@ from envtorch.providers.provider_base import Provider
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.types import StepResult
 
-__all__ = ["RolloutServers", "SessionPlaces", "places_of"]
+__all__ = ["AddressPlaces", "PoolPlaces", "PooledClient", "RolloutServers", "SessionPlaces", "places_of"]
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ def places_of(
     client: type[EnvClient[Any, Any, Any]],
     options: Mapping[str, Any],
     recover: Recovery | None = None,
-) -> SessionPlaces:
+) -> "AddressPlaces | PoolPlaces":
     """The places that `where` names. Raises `ConfigurationError` for what is none."""
     if isinstance(where, AsyncEnvPool):
         if recover is not None:
             raise ConfigurationError("the clients of a pool recover as the pool says: give it `recover`")
-        return _Pool(where)
+        return PoolPlaces(where)
     if isinstance(where, EnvPool):
         raise ConfigurationError("rollouts are awaited: give them an AsyncEnvPool of the client's `aio`")
     servers = [where] if isinstance(where, str | Provider) else list(where)
@@ -47,7 +47,7 @@ def places_of(
     addresses = [_address_of(server) for server in servers]
     if recover is not None:
         options = {"elsewhere": addresses, **options, "recover": recover}
-    return _Addresses(addresses, client, options)
+    return AddressPlaces(addresses, client, options)
 
 
 def _address_of(server: str | Provider) -> str:
@@ -60,30 +60,34 @@ def _address_of(server: str | Provider) -> str:
     return server.base_url
 
 
-class _Addresses:
+class AddressPlaces:
+    """Servers in turn."""
+
     def __init__(
         self, addresses: Sequence[str], client: type[EnvClient[Any, Any, Any]], options: Mapping[str, Any]
     ) -> None:
-        self._addresses = addresses
+        self.addresses = addresses
         self._client = client
         self._options = options
 
     async def open(self, number: int, attempt: int) -> RolloutClient:
-        address = self._addresses[(number + attempt) % len(self._addresses)]
+        address = self.addresses[(number + attempt) % len(self.addresses)]
         client: RolloutClient = self._client.aio(address, **self._options)
         return client
 
 
-class _Pool:
+class PoolPlaces:
+    """The servers of a pool, the one with the most room first."""
+
     def __init__(self, pool: AsyncEnvPool[Any]) -> None:
-        self._pool = pool
+        self.pool = pool
 
     async def open(self, number: int, attempt: int) -> RolloutClient:
-        lease = self._pool.session()
-        return _PooledClient(await lease.__aenter__(), lease)
+        lease = self.pool.session()
+        return PooledClient(await lease.__aenter__(), lease)
 
 
-class _PooledClient:
+class PooledClient:
     """A client of a pool's session. Closing gives it back, and tells the pool of a server's fault."""
 
     def __init__(self, client: Any, lease: AbstractAsyncContextManager[Any]) -> None:

@@ -104,14 +104,21 @@ class Tokens:
 
     def given(self, ids: Sequence[int]) -> "Tokens":
         """With tokens that the policy did not produce."""
-        zeros = (0,) * len(ids)
-        return Tokens.joined((self, Tokens(tuple(ids), zeros, tuple(map(float, zeros)), zeros)))
+        return self._with(ids, 0, (0.0,) * len(ids), 0)
 
     def said(self, ids: Sequence[int], logprobs: Sequence[float] | None, version: int = 0) -> "Tokens":
         """With tokens that the policy produced."""
         told = (0.0,) * len(ids) if logprobs is None else tuple(logprobs)
+        return self._with(ids, 1, told, version)
+
+    def _with(self, ids: Sequence[int], said: int, logprobs: tuple[float, ...], version: int) -> "Tokens":
         count = len(ids)
-        return Tokens.joined((self, Tokens(tuple(ids), (1,) * count, told, (version,) * count)))
+        return Tokens(
+            self.ids + tuple(ids),
+            self.mask + (said,) * count,
+            self.logprobs + logprobs,
+            self.versions + (version,) * count,
+        )
 
     def after(self, count: int) -> "Tokens":
         """Without the first `count` tokens."""

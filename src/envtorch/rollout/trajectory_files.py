@@ -18,8 +18,8 @@ __all__ = ["TrajectoryFile", "row_of"]
 class TrajectoryFile:
     """A file that groups are added to as they finish.
 
-    A group that was not written to its end, because the writer was killed, is removed when the file is opened
-    again.
+    When the file is opened again, groups that have to be played again are removed: one that was not written
+    to its end, because the writer was killed, and those with a member that the infrastructure lost.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -58,20 +58,26 @@ class TrajectoryFile:
         self._finished[group.task.id] += 1
 
     def _recover(self) -> None:
-        """Count the groups, and cut off what follows the last whole one."""
-        whole = position = 0
-        missing: int | None = None
-        with self.path.open("rb") as lines:
+        """Count the groups, and remove those that have to be played again."""
+        kept = self.path.with_name(f".{self.path.name}.kept")
+        group: list[bytes] = []
+        endings: set[str] = set()
+        with self.path.open("rb") as lines, kept.open("wb") as copy:
             for line in lines:
-                position += len(line)
                 if not line.endswith(b"\n"):
                     break
                 row = json.loads(line)
-                missing = (row["group_size"] if missing is None else missing) - 1
-                if not missing:
+                group.append(line)
+                endings.add(row["ending"])
+                if len(group) < row["group_size"]:
+                    continue
+                if Ending.LOST not in endings:
+                    copy.writelines(group)
                     self._finished[row["task"]["id"]] += 1
-                    whole, missing = position, None
-        os.truncate(self.path, whole)
+                group, endings = [], set()
+            copy.flush()
+            os.fsync(copy.fileno())
+        kept.replace(self.path)
 
 
 def row_of(member: Trajectory, size: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import EnvTorchError, TimedOut
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.rollout.blame import Faults, NotAnAction, ending_of
 from envtorch.rollout.completions import Batcher, Completion, TokenUsage
@@ -29,6 +29,8 @@ class TurnTaker:
         self, batcher: Batcher, faults: Faults, *, max_turns: int, step_timeout_s: float | None
     ) -> None:
         self._batcher = batcher
+        self.joined = batcher.joined
+        """Makes calls of the policy wait for rollouts that are about to be played."""
         self._faults = faults
         self._max_turns = max_turns
         self._step_timeout_s = step_timeout_s
@@ -37,17 +39,13 @@ class TurnTaker:
         self, client: RolloutClient, talk: Transcript, until: Callable[[Transcript], bool] | None = None
     ) -> Over | None:
         """Play to an ending, or until `until` holds after a turn: then None."""
-        self._batcher.join()
-        try:
-            while len(talk.turns) < self._max_turns:
-                over = await self._take(client, talk)
-                if over is not None:
-                    return over
-                if until is not None and len(talk.turns) < self._max_turns and until(talk):
-                    return None
-            return Over(Ending.MAX_TURNS)
-        finally:
-            self._batcher.leave()
+        while len(talk.turns) < self._max_turns:
+            over = await self._take(client, talk)
+            if over is not None:
+                return over
+            if until is not None and len(talk.turns) < self._max_turns and until(talk):
+                return None
+        return Over(Ending.MAX_TURNS)
 
     def ending_of(self, error: EnvTorchError, *, has_acted: bool) -> Ending:
         """How a rollout ends with this error. Raises it if it is the caller's."""
@@ -88,7 +86,7 @@ async def take_steps(
     began = time.perf_counter()
     try:
         for action in talk.format.actions(completion):
-            results.append(await client.step(action, timeout_s=step_timeout_s))
+            results.append(await _step(client, action, step_timeout_s))
             if results[-1].done:
                 break
     except NotAnAction as error:
@@ -106,6 +104,16 @@ async def take_steps(
     if over is None:
         talk.answer(results)
     return over
+
+
+async def _step(client: RolloutClient, action: Any, timeout_s: float | None) -> StepResult[Any]:
+    """One step. The limit is for the action: a recovery that takes longer goes on, within `recover_s`."""
+    while True:
+        try:
+            return await client.step(action, timeout_s=timeout_s)
+        except TimedOut as error:
+            if not error.details.get("is_recovering") or (timeout_s or 0) <= 0:
+                raise
 
 
 def _sum(results: Sequence[StepResult[Any]]) -> float | None:

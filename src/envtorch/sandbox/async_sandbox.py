@@ -16,6 +16,7 @@ from .policy import Policy
 from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
 from .sandbox_phases import SandboxPhase
+from .shell_results import FoundLine
 from .submission import READ_LIMIT, SPOILED, AsyncSubmission, Frozen, freeze, thaw
 
 __all__ = ["AsyncSandbox"]
@@ -101,6 +102,12 @@ class AsyncSandbox:
     async def list_files(self, path: str = ".") -> list[FileInfo]:
         """Everything below a folder."""
         return await self._drive(operating.list_files(self._core, path))
+
+    async def search(
+        self, pattern: str, path: str = ".", *, glob: str = "", limit: int = 100
+    ) -> tuple[list[FoundLine], bool]:
+        """Lines below a folder that match a regular expression, and whether those are all."""
+        return await self._drive(operating.search(self._core, pattern, path, glob=glob, limit=limit))
 
     async def variables(self) -> dict[str, Variable]:
         """The names the agent has defined, and what they hold."""

@@ -64,6 +64,8 @@ _NEW_NAMESPACES = 0x7E020080
 """Every namespace flag of clone: user, pid, net, ipc, uts, cgroup, mount, time."""
 _SOCKET_TYPE, _STREAM, _PACKETS = 0xF, 1, 5
 _UNIX = 1
+_OWN_FAMILIES = (_UNIX, 2, 10, 16)
+"""Of sockets in a network namespace of their own: unix, IPv4, IPv6 and netlink."""
 _OWN_GROUP = 1
 """The process group, for `setpriority`; 0 is one process, and 2 all of a user."""
 _NO_RANDOM_ADDRESSES = 0x0040000
@@ -123,7 +125,11 @@ def rules(kind: str) -> list[Rule]:
 def _writable_root_rules() -> list[Rule]:
     """As for a private root, without the door to other namespaces, and with `WORKSPACE` allowed."""
     found = [Rule(name, False) for name in REFUSED if name not in WORKSPACE]
-    found += [Rule(name, True) for name in dict.fromkeys((*ALLOWED, *CHANGES_OF_FILES, *TIMERS, *WORKSPACE))]
+    allowed = dict.fromkeys((*ALLOWED, *CHANGES_OF_FILES, *TIMERS, *WORKSPACE))
+    found += [Rule(name, True) for name in allowed if name not in ("socket", "socketpair")]
+    # Of other families some, as vsock, know no namespaces: the machine and all sessions share their ports.
+    found += [Rule("socket", True, ((0, "MASKED_EQ", _INT, family),)) for family in _OWN_FAMILIES]
+    found.append(Rule("socketpair", True, ((0, "MASKED_EQ", _INT, _UNIX),)))
     found.append(Rule("setns", False))
     found.append(Rule("clone", True, ((0, "MASKED_EQ", _NEW_NAMESPACES, 0),)))
     personas = (0, _NO_RANDOM_ADDRESSES, 0xFFFFFFFF)

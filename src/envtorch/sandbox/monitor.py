@@ -66,8 +66,10 @@ class Monitored(Protocol):
     """A sandbox whose limits the monitor keeps."""
 
     policy: Policy
-    busy_since: float | None
-    """When the request began that it works on, by the monotonic clock."""
+
+    @property
+    def busy_since(self) -> float | None:
+        """When the request began that it works on, by the monotonic clock."""
 
     def measure_usage(self) -> Usage | None:
         """None when it has ended."""

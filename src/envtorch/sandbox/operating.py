@@ -20,8 +20,10 @@ from .driver import Block, Flow, Wait
 from .flows import close
 from .fork_flows import copy_files
 from .results import Completed, FileInfo, Outcome
+from .shell_results import FoundLine
+from .workspace_operations import decode_lines
 
-__all__ = ["execute", "list_files", "read_file", "write_file"]
+__all__ = ["execute", "list_files", "read_file", "search", "write_file"]
 
 _FAILED = 97
 _CHUNK = 1 << 16
@@ -76,6 +78,17 @@ def list_files(core: Core, path: str) -> Flow[list[FileInfo]]:
     done = yield from _look(core, what, _LIST_BYTES)
     _raise_error(done, path)
     found: list[FileInfo] = yield Block(lambda: _decode_files(done.stdout, path))
+    return found
+
+
+def search(
+    core: Core, pattern: str, path: str, *, glob: str, limit: int
+) -> Flow[tuple[list[FoundLine], bool]]:
+    """Lines below a folder that match a regular expression, and whether those are all."""
+    what = {"kind": "search", "path": path, "pattern": pattern, "glob": glob, "limit": limit}
+    done = yield from _look(core, what, _LIST_BYTES)
+    _raise_error(done, path)
+    found: tuple[list[FoundLine], bool] = yield Block(lambda: decode_lines(done.stdout))
     return found
 
 

@@ -17,7 +17,7 @@ from .guest.shell_process import ShellEnds
 from .head_and_tail import HeadAndTail
 from .workspace_channel import WorkspaceChannel
 
-__all__ = ["PersistentShell", "ShellAnswer", "ShellReport"]
+__all__ = ["PersistentShell", "ShellAnswer", "ShellReport", "StartFileFailed"]
 
 _START_S = 30.0
 _CHUNK = 1 << 16
@@ -46,6 +46,14 @@ class ShellAnswer:
     """None while a program on the terminal goes on."""
     output: HeadAndTail
     timed_out: bool = False
+
+
+class StartFileFailed(Exception):
+    """~/.bashrc ended the shell, or did not come to an end; `status` is the shell's, if it has one."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__("~/.bashrc ended the shell, or did not come to an end")
+        self.status = status
 
 
 class PersistentShell:
@@ -84,7 +92,11 @@ class PersistentShell:
             os.write(self._ends.commands, self._expect_report())
         report, _ = self._await_report(HeadAndTail(1024), time.monotonic() + _START_S)
         if report is None or report.ended:
+            end = time.monotonic() + self._grace_s
+            status = None if report is None else self._channel.await_exit(self.job, end)
             self.close()
+            if self.plan["start_file"]:
+                raise StartFileFailed(status)
             raise EnvironmentFailed(
                 f"no shell could be started: the root needs {self.plan['program']}, at least version 4.4"
             )

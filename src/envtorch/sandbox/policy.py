@@ -8,6 +8,9 @@ from typing import Any, Self
 
 from envtorch.errors import ConfigurationError
 
+from .egress.destinations import AllowList
+from .root_names import is_root_name
+
 __all__ = ["PROTECTIONS", "Policy"]
 
 MEGABYTE = 1024 * 1024
@@ -46,12 +49,18 @@ class Policy:
     """False asks for container grade even where namespaces are allowed."""
     root: str | None = None
     """A root file system that the session may change, for a `Workspace`: `"host"` for a copy-on-write view of
-    this machine's programs and public settings, or the absolute path of an unpacked image."""
+    this machine's programs and public settings, the name of a root that `envtorch rootfs` prepared, or the
+    absolute path of an unpacked image."""
+    network: tuple[str, ...] = ()
+    """Hosts that a `Workspace` may reach, through a proxy of its owner's: names, `*.name`, addresses or
+    networks, with `:port` where it is not 80 and 443. Nothing else can be reached."""
+    network_bytes: int = 1024 * MEGABYTE
+    """How much may be sent and received through the proxy together, in the life of a session."""
     landlock_abi: int | None = None
     """The newest Landlock ABI to use, to try out what holds on an older kernel; None for the kernel's own."""
 
     def __post_init__(self) -> None:
-        for name in ("preload", "readable"):
+        for name in ("preload", "readable", "network"):
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "require", frozenset(_strings("require", self.require)))
         for name, least in _LEAST.items():
@@ -68,10 +77,21 @@ class Policy:
                 raise ConfigurationError(f"readable paths must be absolute, and {path!r} is not")
 
     def _check_root(self) -> None:
+        try:
+            AllowList.of(self.network)
+        except ValueError as error:
+            raise ConfigurationError(f"network: {error}") from None
         if self.root is None:
+            if self.network:
+                raise ConfigurationError("network needs a writable root: Policy(root='host', network=[...])")
             return
-        if not isinstance(self.root, str) or not (self.root == "host" or os.path.isabs(self.root)):
-            raise ConfigurationError(f"root is 'host' or the absolute path of a directory, not {self.root!r}")
+        if not isinstance(self.root, str) or not (
+            self.root == "host" or os.path.isabs(self.root) or is_root_name(self.root)
+        ):
+            raise ConfigurationError(
+                "root is 'host', the name of a prepared root, or the absolute path of a directory, not "
+                f"{self.root!r}"
+            )
         if not self.namespaces:
             raise ConfigurationError("a writable root needs namespaces: leave namespaces=True")
         if self.open_files < _SHELL_FILES:
@@ -101,6 +121,7 @@ _LEAST: Mapping[str, float] = {
     "timeout_s": 0.001,
     "grace_s": 0.0,
     "output_bytes": 1024,
+    "network_bytes": 1024,
 }
 
 

@@ -21,8 +21,10 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResource
 
 from . import protocol
 from .filter import WRITABLE_ROOT, compile_filter
+from .prepared_roots import RootCache
+from .root_names import HOST
 
-__all__ = ["RootStore", "StoreReply", "close_root_stores", "decode_reply", "root_store_for"]
+__all__ = ["RootStore", "StoreReply", "close_root_stores", "decode_reply", "root_path", "root_store_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,8 @@ class RootStore:
     channel: socket.socket
     image: list[str] = field(default_factory=list)
     """The layers of the root itself, the topmost first."""
+    held: int | None = None
+    """A descriptor that keeps a prepared root from being removed."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
@@ -101,6 +105,7 @@ class RootStore:
         """In a forked child of the owner: close its copy of the channel, and leave the process alone."""
         self.process.returncode = 0
         self.channel.close()
+        self._let_go()
 
     def close(self) -> None:
         """End the process, and with it every layer. Sessions that still run keep the files they have."""
@@ -110,6 +115,12 @@ class RootStore:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.held is not None:
+            os.close(self.held)
+            self.held = None
 
 
 def _failure(reply: StoreReply) -> EnvironmentFailed | OutOfResources:
@@ -126,15 +137,36 @@ _stores: dict[tuple[int, str], RootStore] = {}
 
 def root_store_for(root: str) -> RootStore:
     """The living store of a root, started if need be. Raises `ConfigurationError` where there can be none."""
-    key = os.getpid(), root
+    place = root_path(root)
+    key = os.getpid(), place
     with _lock:
         store = _stores.get(key)
         if store is None or not store.is_alive():
             if store is not None:
                 logger.warning("the process that holds the root %s died and is replaced", root)
                 store.close()
-            _stores[key] = store = _start(root)
+            _stores[key] = store = _start_held(place)
         return store
+
+
+def root_path(root: str) -> str:
+    """Where the files of a root are; a prepared one is looked up by name. `host` stays as it is."""
+    if root == HOST or os.path.isabs(root):
+        return root
+    cache = RootCache()
+    return cache.path(cache.get(root))
+
+
+def _start_held(place: str) -> RootStore:
+    held = None if place == HOST else RootCache().hold(place)
+    try:
+        store = _start(place)
+    except BaseException:
+        if held is not None:
+            os.close(held)
+        raise
+    store.held = held
+    return store
 
 
 def close_root_stores() -> None:
@@ -161,7 +193,7 @@ os.register_at_fork(after_in_child=_disown_all)
 def _start(root: str) -> RootStore:
     if sys.platform != "linux":
         raise ConfigurationError("a writable root needs Linux")
-    if root != "host" and not os.path.isdir(root):
+    if root != HOST and not os.path.isdir(root):
         raise ConfigurationError(f"there is no directory {root} to use as a root file system")
     channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel.settimeout(_START_TIMEOUT_S)
@@ -205,10 +237,10 @@ def _start(root: str) -> RootStore:
 
 def _explain(root: str, reply: StoreReply) -> str:
     why = f"no writable root can be made here: {reply.message}."
-    if root == "host" and os.geteuid():
+    if root == HOST and os.geteuid():
         return (
             f"{why} An ordinary user cannot use the machine's own root, whose files belong to others: "
-            "unpack an image into a directory of yours and pass its path as root"
+            "prepare one with `envtorch rootfs`, or unpack an image into a directory of yours as root"
         )
     with contextlib.suppress(OSError):
         limit = Path("/proc/sys/user/max_user_namespaces").read_text().strip()

@@ -14,6 +14,7 @@ from .policy import Policy
 from .protections import Report
 from .results import Completed, FileInfo, Result, Variable, Verdict
 from .sandbox_phases import SandboxPhase
+from .shell_results import FoundLine
 from .submission import READ_LIMIT, SPOILED, Submission, freeze, thaw
 
 __all__ = ["Sandbox"]
@@ -90,6 +91,12 @@ class Sandbox:
     def list_files(self, path: str = ".") -> list[FileInfo]:
         """Everything below a folder."""
         return self._drive(operating.list_files(self._core, path))
+
+    def search(
+        self, pattern: str, path: str = ".", *, glob: str = "", limit: int = 100
+    ) -> tuple[list[FoundLine], bool]:
+        """Lines below a folder that match a regular expression, and whether those are all."""
+        return self._drive(operating.search(self._core, pattern, path, glob=glob, limit=limit))
 
     def variables(self) -> dict[str, Variable]:
         """The names the agent has defined, and what they hold."""

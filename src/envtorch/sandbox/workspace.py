@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import socket
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -15,15 +14,18 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, SessionLost, 
 
 from .cgroups import Group
 from .monitor import Excess, memory_limit, process_limit
+from .network_access import PROXY_PORT, NetworkLog, ProxyProcess, proxy_process, proxy_variables
 from .persistent_shell import PersistentShell, ShellReport
 from .policy import Policy
+from .prepared_roots import RootCache
 from .protections import Report, judge, workspace_layers
 from .results import Completed
 from .root_stores import RootStore, RunningProcess, root_store_for
+from .session_shell import SessionShell
 from .shell_results import CommandResult, FoundLine, Listing
 from .usage import Usage, measure
 from .workspace_channel import WorkspaceChannel
-from .workspace_limits import outcome_of, rlimits_for
+from .workspace_limits import rlimits_for
 from .workspace_operations import decode_lines, decode_listing, operate, raise_reported
 from .zygotes import owned_resources
 
@@ -31,10 +33,15 @@ __all__ = ["Workspace"]
 
 logger = logging.getLogger(__name__)
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ENVIRONMENT = {"PATH": _PATH, "HOME": "/root", "USER": "root", "TERM": "xterm-256color", "LANG": "C.UTF-8"}
-_SHELL = "/bin/bash"
-_ROWS, _COLUMNS = 40, 120
+ROOT = "root"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {
+    "PATH": DEFAULT_PATH,
+    "HOME": "/root",
+    "USER": "root",
+    "TERM": "xterm-256color",
+    "LANG": "C.UTF-8",
+}
 _SHARED_MEMORY = 64 * 2**20
 _STATE_BYTES = 8 * 2**20
 _LIST_BYTES = 16 * 2**20
@@ -58,33 +65,51 @@ class Workspace:
         policy: Policy,
         *,
         environment: Mapping[str, str] | None = None,
-        directory: str = "/root",
+        directory: str | None = None,
+        user: str | None = None,
         layers: Sequence[str] = (),
         base: int | None = None,
         network_of: "Workspace | None" = None,
     ) -> None:
-        """Start a session. `layers` are those it stands on, the topmost first, and the lowest `base` of them
-        an image; without any they are the root's own. `network_of` is another session whose network namespace
-        it shares, and nothing else of it."""
+        """Start a session. Its shell and programs run as `user`, root by default, and begin in `directory`,
+        /root by default; a prepared root may have other defaults, and variables.
+
+        `layers` are those it stands on, the topmost first, and the lowest `base` of them an image; without
+        any they are the root's own. `network_of` is another session whose network namespace it shares, and
+        nothing else of it.
+        """
         if policy.root is None:
             raise ConfigurationError("a Workspace needs a policy with a root: Policy(root='host')")
         self.policy = policy
-        self._environment = {**_ENVIRONMENT, **(environment or {})}
-        self._directory = directory
+        prepared = RootCache().find(policy.root)
+        image = {} if prepared is None else prepared.environment
+        self._environment = {**_ENVIRONMENT, **image, **proxy_variables(policy), **(environment or {})}
+        usual = (None, None) if prepared is None else (prepared.directory, prepared.user)
+        self._directory = directory or usual[0] or "/root"
+        self._user = _other_than_root(user or usual[1])
         self._store: RootStore = root_store_for(policy.root)
         self._name = f"session-{secrets.token_hex(6)}"
         self._owner = os.getpid()
         self._closed = False
         self._group: Group | None = None
-        self._shell: PersistentShell | None = None
-        self._excess: Excess | None = None
+        self._proxy: ProxyProcess | None = None
         self._layers = list(layers) or list(self._store.image)
         self._base = len(self._layers) if base is None else base
-        self.busy_since: float | None = None
         self._channel = self._open(network_of)
+        self._shell = SessionShell(
+            self._channel,
+            policy,
+            directory=self._directory,
+            environment=self._environment,
+            user=self._user,
+            put_file=self.write_file,
+            counts=self._counts,
+        )
         try:
             self._limit()
             self._refuse_if_weak()
+            if policy.network and network_of is None:
+                self._proxy = self._open_network()
         except BaseException:
             self.close()
             raise
@@ -148,11 +173,12 @@ class Workspace:
             return
         self._require_own_process()
         self._closed = True
-        if self._shell is not None:
-            self._shell.close()
-            self._shell = None
+        self._shell.end()
         owned_resources().monitor.remove(self)
         self._channel.close()
+        if self._proxy is not None:
+            with contextlib.suppress(EnvironmentFailed):  # it has ended, and its connections with it
+                self._proxy.close_session(self._name)
         if self._group is not None:
             self._group.remove()
         self._forget(keep=keep_layers)
@@ -175,6 +201,16 @@ class Workspace:
         self.close()
 
     @property
+    def start_directory(self) -> str:
+        """Where the shell begins."""
+        return self._directory
+
+    @property
+    def busy_since(self) -> float | None:
+        """When the present command began, by the monotonic clock."""
+        return self._shell.busy_since
+
+    @property
     def alive(self) -> bool:
         return not self._closed and not self._channel.is_gone()
 
@@ -182,83 +218,29 @@ class Workspace:
 
     def run(self, command: str, *, timeout_s: float | None = None) -> CommandResult:
         """Run a command in the persistent shell. Raises `Unsupported` while a program has the terminal."""
-        return self._run(command, "n", timeout_s)
+        self._require_open()
+        return self._shell.run(command, "n", timeout_s)
 
     def run_on_terminal(self, command: str, *, timeout_s: float = 1.0) -> CommandResult:
         """Run a command on the terminal itself; it goes on when `timeout_s` is over."""
-        return self._run(command, "t", timeout_s)
-
-    def _run(self, command: str, mode: str, timeout_s: float | None) -> CommandResult:
-        shell = self._ready_shell()
-        background = shell.take_background(self.policy.output_bytes).text()
-        began = self.busy_since = time.monotonic()
-        self._excess = None
-        killed, refused = self._counts()
-        limit = self.policy.timeout_s if timeout_s is None else timeout_s
-        try:
-            answer = shell.run(command, mode=mode, timeout_s=limit, limit=self.policy.output_bytes)
-        except (BrokenPipeError, ConnectionError):  # the shell ended between two commands
-            self._end_shell()
-            return self._run(command, mode, timeout_s)
-        finally:
-            self.busy_since = None
-        report = answer.report
-        if report is not None and report.ended:
-            self._end_shell()
-        now_killed, now_refused = self._counts()
-        outcome = outcome_of(
-            answer, killed=now_killed > killed, refused=now_refused > refused, excess=self._excess
-        )
-        return CommandResult(
-            outcome=outcome,
-            output=answer.output.text(),
-            exit_code=None if report is None else report.status,
-            directory=shell.directory if report is None or not report.ended else self._directory,
-            left_out_bytes=answer.output.left_out,
-            shell_ended=report is not None and report.ended,
-            background=background,
-            duration_s=time.monotonic() - began,
-        )
-
-    def _counts(self) -> tuple[int, int]:
-        if self._group is None:
-            return 0, 0
-        return self._group.oom_kills(), self._group.refused_processes()
-
-    def _ready_shell(self) -> PersistentShell:
-        shell = self.shell
-        if shell.is_busy:
-            raise Unsupported(
-                "a program has the terminal: look at it with screen, answer or end it with send_keys"
-            )
-        return shell
+        self._require_open()
+        return self._shell.run(command, "t", timeout_s)
 
     @property
     def shell(self) -> PersistentShell:
         """The persistent shell, started when first needed and after it has ended."""
         self._require_open()
-        if self._shell is None:
-            plan = {
-                "program": _SHELL,
-                "directory": self._directory,
-                "environment": self._environment,
-                "rows": _ROWS,
-                "columns": _COLUMNS,
-            }
-            self._shell = PersistentShell(
-                self._channel, plan, grace_s=self.policy.grace_s, put_file=self.write_file
-            )
-        return self._shell
-
-    def _end_shell(self) -> None:
-        if self._shell is not None:
-            self._shell.close()
-            self._shell = None
+        return self._shell.bash
 
     def note_end_of_program(self, report: ShellReport) -> None:
         """A program on the terminal has ended; with it, perhaps, the shell."""
         if report.ended:
-            self._end_shell()
+            self._shell.end()
+
+    def _counts(self) -> tuple[int, int]:
+        if self._group is None:
+            return 0, 0
+        return self._group.oom_kills(), self._group.refused_processes()
 
     def execute(
         self,
@@ -267,9 +249,10 @@ class Workspace:
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
         directory: str | None = None,
+        user: str | None = None,
         timeout_s: float | None = None,
     ) -> Completed:
-        """Run a program beside the shell, with stdout and stderr apart."""
+        """Run a program beside the shell, with stdout and stderr apart, as the session's user or another."""
         if not command or not all(isinstance(word, str) and "\0" not in word for word in command):
             raise ValueError("a command is a sequence of at least one string, none with a NUL in it")
         what = {
@@ -277,6 +260,7 @@ class Workspace:
             "command": list(command),
             "environment": {**self._environment, **(environment or {})},
             "directory": directory or self._directory,
+            "user": _other_than_root(user) if user else self._user,
         }
         limit = self.policy.timeout_s if timeout_s is None else timeout_s
         return self._operate(what, stdin=stdin, limit=self.policy.output_bytes, timeout_s=limit)
@@ -289,13 +273,14 @@ class Workspace:
         raise_reported(done, path)
         return done.stdout
 
-    def write_file(self, path: str, data: bytes) -> None:
-        """Make or replace a file, and the directories above it."""
-        raise_reported(self._operate({"kind": "write", "path": path}, stdin=data), path)
+    def write_file(self, path: str, data: bytes, *, user: str | None = None) -> None:
+        """Make or replace a file, and the directories above it, as the session's user or another."""
+        what = {"kind": "write", "path": path, "user": _other_than_root(user) if user else self._user}
+        raise_reported(self._operate(what, stdin=data), path)
 
     def list_files(self, path: str = ".", *, depth: int = 1, limit: int = 1000) -> Listing:
         """What is in a directory, and `depth` levels below it."""
-        what = {"kind": "list", "path": path, "depth": depth, "limit": limit}
+        what = {"kind": "list", "path": path, "depth": depth, "limit": limit, "tell_more": True}
         done = self._operate(what, limit=_LIST_BYTES)
         raise_reported(done, path)
         return decode_listing(done.stdout)
@@ -318,8 +303,7 @@ class Workspace:
         timeout_s: float | None = None,
     ) -> Completed:
         self._require_open()
-        directory = self._shell.directory if self._shell is not None else self._directory
-        request = {"directory": directory, **what}
+        request = {"directory": self._shell.directory, "user": self._user, **what}
         if what["kind"] == "write" and os.path.isabs(what["path"]):
             request["directory"] = "/"
         return operate(
@@ -344,7 +328,8 @@ class Workspace:
         Processes are not copied. With any besides the shell this is refused with their names, unless
         `drop_processes` says that the copies shall do without them; here they run on.
         """
-        shell = self._ready_shell()
+        self._require_open()
+        shell = self._shell.idle()
         if (running := self.processes()) and not drop_processes:
             named = ", ".join(f"{process.name} ({process.pid})" for process in running[:8])
             raise Unsupported(
@@ -373,13 +358,15 @@ class Workspace:
             self.policy,
             environment=self._environment,
             directory=self._directory,
+            user=self._user or ROOT,
             layers=layers,
             base=self._base,
         )
         try:
             twin.write_file("/dev/shm/.state", state)  # noqa: S108  of the session
+            shell = twin._shell.start_without_file()  # the state holds what the file has done
             script = ". /dev/shm/.state 2>/dev/null; command rm -f /dev/shm/.state"
-            twin.shell.run(script, mode="q", timeout_s=self.policy.timeout_s, limit=1024)
+            shell.run(script, mode="q", timeout_s=self.policy.timeout_s, limit=1024)
         except BaseException:
             twin.close()
             raise
@@ -430,18 +417,33 @@ class Workspace:
             for tree in trees:
                 os.close(tree)
         self._layers = reply.layers
-        if self._shell is not None:  # its directory is one of the old root
-            self._shell.run('cd -- "$PWD"', mode="q", timeout_s=self.policy.timeout_s, limit=1024)
+        if (shell := self._shell.if_started) is not None:  # its directory is one of the old root
+            shell.run('cd -- "$PWD"', mode="q", timeout_s=self.policy.timeout_s, limit=1024)
         return reply.layers
 
     def end_processes(self) -> None:
         """End every process of the session, its shell and daemons too; the files stay."""
-        self._end_shell()
+        self._shell.end()
         self._channel.ask({"op": "sweep"})
 
     @property
     def store(self) -> RootStore:
         return self._store
+
+    def _open_network(self) -> ProxyProcess:
+        """Before anything runs inside: a listening socket there, on which the proxy accepts from here."""
+        proxy = proxy_process()
+        _, given = self._channel.ask({"op": "listen", "port": PROXY_PORT})
+        try:
+            proxy.open(self._name, given[0], self.policy)
+        finally:
+            os.close(given[0])
+        return proxy
+
+    def network_log(self) -> NetworkLog:
+        """What was asked of the network: the last requests, and counts. Empty for a session without any."""
+        self._require_open()
+        return NetworkLog() if self._proxy is None else self._proxy.log(self._name)
 
     def _network(self) -> int:
         _, given = self._channel.ask({"op": "network"})
@@ -469,7 +471,7 @@ class Workspace:
 
     def end_excess(self, excess: Excess, usage: Usage) -> None:
         """End every process, when they use too much together and no control group says so."""
-        self._excess = excess
+        self._shell.excess = excess
         self._channel.tell({"op": "cull"})
 
     def _require_own_process(self) -> None:
@@ -480,6 +482,10 @@ class Workspace:
         self._require_own_process()
         if self._closed:
             raise SessionLost("the workspace is closed")
+
+
+def _other_than_root(user: str | None) -> str | None:
+    return None if user in (None, ROOT, "0", "0:0", "root:root") else user
 
 
 def _disown_all() -> None:

@@ -91,10 +91,14 @@ def load_directory(directory: Path) -> Any:
 
 def _nothing_found(directory: Path, failures: list[tuple[str, BaseException]]) -> EnvTorchError:
     if not failures:
+        modules = sorted(path.name for path in directory.glob("*.py") if path.name != "__init__.py")
+        has = f"it has {', '.join(modules[:5])}" if modules else "it has no Python files"
+        first = f"name the file, as in {directory.name}/{modules[0]}, or " if modules else ""
         return ConfigurationError(
-            f"no application found in {directory}: there is no server/app.py or app.py, and no openenv.yaml "
-            "names one",
-            next_step="name the application in openenv.yaml (`app: server.app:app`), or on the command line",
+            f"no application found in the directory {directory}: there is no server/app.py or app.py, and no "
+            f"openenv.yaml names one; {has}",
+            next_step=f"{first}name the application in openenv.yaml (`app: server.app:app`); "
+            "`envtorch new NAME` writes a project to start from",
         )
     telling = [one for one in failures if "attempted relative import" not in str(one[1])] or failures
     name, error = telling[-1]

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from envtorch.errors import EnvTorchError
 from envtorch.protocol.encoding import encode_value
+from envtorch.testing.declaration import unrelated, wrong_type_parameters
 from envtorch.testing.player import read_field
 from envtorch.testing.report import Finding, NotRun, Severity
 from envtorch.testing.subject import Subject
@@ -27,6 +28,10 @@ def contract(subject: Subject) -> Iterator[Finding]:
     declared = subject.codec.spec.observation
     declares_model = isinstance(declared, type) and issubclass(declared, BaseModel)
     with subject.player() as player:
+        wrong = list(wrong_type_parameters(type(player.environment)))
+        if wrong:
+            yield from wrong
+            return
         first = player.reset(subject.reset_options())
         kinds = [("reset", first)]
         kinds += [("step", player.step(subject.codec.decode_action(a))) for a in subject.actions[:1]]
@@ -45,6 +50,12 @@ def contract(subject: Subject) -> Iterator[Finding]:
                     f"it with {declared.__name__}",
                     f"return a {declared.__name__}, so that a wrong field is found where it is made",
                     Severity.WARNING,
+                )
+            elif unrelated(type(observation), declared):
+                yield broken(
+                    f"{method} gives a {type(observation).__name__}, and observations are declared as "
+                    f"{declared.__name__}: clients read them as that",
+                    f"return a {declared.__name__}, or declare {type(observation).__name__}",
                 )
             done = read_field(observation, "done", False)
             if not isinstance(done, bool):

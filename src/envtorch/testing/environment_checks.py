@@ -98,6 +98,7 @@ def _examined(subject: Subject, progress: Callable[[str], None]) -> Report:
             findings.append(_crashed(name, error))
         ran.append(name)
     is_broken = any(finding.traceback or _breaks_contract(finding) for finding in findings)
+    progress("speed")
     with isolation.undisturbed():
         notes = () if is_broken else tuple(speed_notes(subject))
     return Report(subject.name, tuple(ran), tuple(findings), not_run, notes)

@@ -7,9 +7,13 @@ A row's `env_extras["reset"]` has the options of `reset`. SkyRL 0.3 needs Python
 """
 
 import asyncio
+import logging
+import platform
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import PydanticUserError
 
 from envtorch.errors import ConfigurationError
 from envtorch.extras import missing_extra
@@ -30,8 +34,15 @@ try:
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 except ImportError as error:
     raise missing_extra("skyrl", "the SkyRL adapter needs the skyrl package") from error
+except PydanticUserError as error:  # what SkyRL 0.3 raises on 3.11
+    raise ConfigurationError(
+        f"SkyRL cannot be imported on Python {platform.python_version()}: use Python 3.12 or newer"
+    ) from error
 
 __all__ = ["SessionGenerator", "SessionTextEnv"]
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class SessionGenerator(GeneratorInterface):
@@ -85,7 +96,11 @@ class SessionGenerator(GeneratorInterface):
         ) as rollouts:
             playing = [self._play(rollouts, task, places) for task, places in rows]
             played = dict(pair for group in await asyncio.gather(*playing) for pair in group)
-        return _output(input_batch, [played[place] for place in range(len(played))])
+        output = [played[place] for place in range(len(played))]
+        if output and all(trajectory.reward is None for trajectory, _ in output):
+            why = output[0][0]
+            logger.warning("none of %d rollouts has a reward: %s: %s", len(output), why.cause, why.blame)
+        return _output(input_batch, output)
 
     async def _play(
         self, rollouts: Rollouts, task: Task, places: Sequence[int]
@@ -107,7 +122,7 @@ def _groups(batch: GeneratorInput) -> list[tuple[Task, list[int]]]:
     groups: dict[str, tuple[Task, list[int]]] = {}
     for place, (prompt, extra, id) in enumerate(zip(batch["prompts"], extras, ids, strict=True)):
         told = "\n\n".join(str(message["content"]) for message in prompt)
-        task = Task(dict(extra.get("reset") or {}), prompt=told)
+        task = Task(dict((extra or {}).get("reset") or {}), prompt=told)
         groups.setdefault(f"row-{place}" if id is None else id.instance_id, (task, []))[1].append(place)
     return list(groups.values())
 
@@ -163,7 +178,7 @@ class SessionTextEnv(BaseTextEnv):
         """Begin the episode; the conversation up to the policy's first turn."""
         task = Task(self._reset, prompt="\n\n".join(message["content"] for message in prompt))
         beginning = OpenEpisode.begin(self._client, self._base_url, task, max_turns=self.max_turns)
-        self._episode = self._runner.run(beginning)
+        self._episode = self._wait_for(beginning)
         return list(self._episode.messages), {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
@@ -171,7 +186,7 @@ class SessionTextEnv(BaseTextEnv):
         if self._episode is None:
             raise ConfigurationError("the episode has not begun: call init first")
         self.turns += 1
-        heard = self._runner.run(self._episode.act(Completion(action)))
+        heard = self._wait_for(self._episode.act(Completion(action)))
         self._episode.raise_unless_scored()
         over = self._episode.over
         return BaseTextEnvStepOutput(
@@ -184,6 +199,24 @@ class SessionTextEnv(BaseTextEnv):
     def close(self) -> None:
         """End the session."""
         if self._episode is not None:
-            self._runner.run(self._episode.close())
+            self._wait_for(self._episode.close())
             self._episode = None
         self._runner.close()
+
+    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call to its end, on the loop of this environment."""
+        if _is_in_event_loop():
+            call.close()
+            raise ConfigurationError(
+                "a text environment blocks while its server works, and this one was called in an event loop: "
+                "set SkyRL's max_env_workers to more than 0"
+            )
+        return self._runner.run(call)
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

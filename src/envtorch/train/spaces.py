@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
-from envtorch.errors import ConfigurationError
+from envtorch.errors import ConfigurationError, InvalidAction
 from envtorch.extras import missing_extra
 from envtorch.protocol.observation_text import BESIDE_TEXT
 
@@ -85,9 +85,13 @@ class ValueSpace:
         return {name: place.element(_field(value, name)) for name, place in self._places.items()}
 
     def value(self, element: Any) -> Any:
-        """An element of the space as a value of the class."""
+        """An element of the space as a value of the class. Raises `InvalidAction` for what is no element."""
         elements = {self._only: element} if self._only is not None else element
-        return self._cls(**{name: place.value(elements[name]) for name, place in self._places.items()})
+        try:
+            return self._cls(**{name: place.value(elements[name]) for name, place in self._places.items()})
+        except (ValueError, TypeError, LookupError) as error:
+            name = self._cls.__name__
+            raise InvalidAction(f"{element!r} is no {name}: it is not in {self.space}") from error
 
 
 def _field(value: Any, name: str) -> Any:
@@ -132,7 +136,7 @@ def _of_schema(where: str, schema: Schema, named: Mapping[str, Schema]) -> _Plac
         return _Place(
             spaces.Discrete(len(choices)),
             lambda value: numpy.int64(choices.index(value)),
-            lambda element: choices[int(element)],
+            lambda element: _chosen(choices, int(element)),
         )
     kind = schema.get("type")
     if kind in ("integer", "number"):
@@ -148,6 +152,12 @@ def _of_schema(where: str, schema: Schema, named: Mapping[str, Schema]) -> _Plac
     if kind == "string":
         raise _no_space(where, "text has no bound; give it a `max_length`")
     raise _no_space(where, f"{kind or 'a choice of types'} has no space")
+
+
+def _chosen(choices: Sequence[Any], place: int) -> Any:
+    if not 0 <= place < len(choices):
+        raise ValueError(f"there is no choice {place}")
+    return choices[place]
 
 
 def _choices(schema: Schema) -> list[Any] | None:

@@ -23,6 +23,7 @@ from envtorch.train.model_policy import ModelPolicy
 
 try:
     from datasets import Dataset
+    from trl import get_training_chat_template
     from trl.models import unwrap_model_for_generation
 except ModuleNotFoundError as missing:
     raise missing_extra("trl", f"TRL's trainers need {missing.name!r}") from missing
@@ -63,7 +64,8 @@ class TRLRollouts:
 
         tasks: what is played; `dataset` has a row for each.
         policy: completes prompts in place of the trainer's own model.
-        template: by default the chat template of the trainer's tokenizer.
+        template: by default the chat template of the trainer's tokenizer, or TRL's own version of it where it
+            rewrites earlier turns, as Qwen3's does.
         """
         self._client = client
         self._where = where
@@ -139,7 +141,7 @@ class TRLRollouts:
 
     def _opened(self, trainer: Any) -> BlockingRollouts:
         if self._rollouts is None:
-            options = {"template": TransformersTemplate(trainer.processing_class), **self._options}
+            options = {"template": template_of(trainer.processing_class), **self._options}
             self._rollouts = BlockingRollouts(self._client, self._where, self._complete, **options)
         return self._rollouts
 
@@ -180,6 +182,15 @@ class TRLRollouts:
                 self._model = None
 
 
+def template_of(tokenizer: Any) -> TransformersTemplate:
+    """The tokenizer's chat template; TRL's version of it, which only appends, where TRL has one."""
+    try:
+        appending = get_training_chat_template(tokenizer)
+    except ValueError:  # TRL has no version of this template; it may append as it is
+        appending = None
+    return TransformersTemplate(tokenizer, **({"chat_template": appending} if appending else {}))
+
+
 def runs_of(prompts: Sequence[str], count: int) -> Iterator[tuple[int, int]]:
     """Where each group begins, and its size: prompts that are equal and adjacent, at most `count`.
 
@@ -215,8 +226,10 @@ def rows_of(played: Sequence[Trajectory], eos: int) -> dict[str, list[Any]]:
 def metrics_of(played: Sequence[Trajectory]) -> dict[str, float]:
     """What a batch of rollouts came to, for TensorBoard and its like."""
     summary = RolloutSummary.of(played)
+    count = max(summary.count, 1)
     return {
-        "rollout/unscored": (summary.count - summary.scored) / max(summary.count, 1),
+        **{f"rollout/ending_{ending}": ended / count for ending, ended in summary.endings.items()},
+        "rollout/unscored": (summary.count - summary.scored) / count,
         "rollout/attempts_lost": float(summary.attempts_lost),
         "rollout/turns": summary.turns_mean,
         "rollout/step_p50_s": summary.step_p50_s,

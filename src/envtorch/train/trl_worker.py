@@ -248,9 +248,12 @@ def samples_of(group: TrajectoryGroup, number: int, *, scale: bool) -> Iterator[
 def group_metrics(group: TrajectoryGroup) -> dict[str, float | tuple[float, float]]:
     """What a group came to: counts, and rates as a numerator and a denominator."""
     scored = [reward for reward in group.rewards if reward is not None]
+    summary = RolloutSummary.of(group)
+    count = float(len(group))
     return {
+        **{f"rollout/ending_{ending}": (float(ended), count) for ending, ended in summary.endings.items()},
         "rollout/reward": (sum(scored), float(len(scored))),
-        "rollout/unscored_total": float(len(group) - len(scored)),
-        "rollout/attempts_lost_total": float(RolloutSummary.of(group).attempts_lost),
-        "rollout/turns": (float(sum(len(member.turns) for member in group)), float(len(group))),
+        "rollout/unscored_total": count - len(scored),
+        "rollout/attempts_lost_total": float(summary.attempts_lost),
+        "rollout/turns": (float(sum(len(member.turns) for member in group)), count),
     }

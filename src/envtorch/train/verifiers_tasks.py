@@ -1,7 +1,13 @@
 """A taskset for verifiers: any client, any format, episodes as typed as everywhere else.
 
+    # my_taskset.py: verifiers finds a taskset by the name of a module at the top level
+    from envtorch.train.verifiers_tasks import VerifiersEnv, VerifiersTaskset
+
+    __all__ = ["VerifiersEnv", "VerifiersTaskset"]
+
+    # eval.toml
     [env.taskset]
-    id = "envtorch.train.verifiers_tasks"
+    id = "my_taskset"
     client = "envtorch.envs.coding_env:CodingEnv"
     base_url = "http://127.0.0.1:8000"
     resets = [{ seed = 1 }, { seed = 2 }]

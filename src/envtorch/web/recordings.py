@@ -35,12 +35,16 @@ def entry_of(moment: Moment) -> EpisodeEntry:
 
 def title_of(episode: Episode) -> str:
     """What a list of episodes says of one."""
-    told = [f"{episode.steps} steps", f"reward {episode.total_reward:.4g}"]
+    told = [_counted(episode.steps, "step"), f"reward {episode.total_reward:.4g}"]
     told += [f"seed {episode.seed}"] if episode.seed is not None else []
     told += [f"fork of {episode.parent} at step {episode.parent_step}"] if episode.parent is not None else []
-    told += [f"{episode.errors} errors"] if episode.errors else []
+    told += [_counted(episode.errors, "error")] if episode.errors else []
     told += ["done"] if episode.done else [] if episode.ended else ["cut short"]
     return f"Episode {episode.number}: {', '.join(told)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class RecordingTab:

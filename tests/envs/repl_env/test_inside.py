@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envtorch.envs.repl_env.inside import Desk, safe_json_dumps, short_repr
+from envtorch.envs.repl_env.inside import AgentNames, safe_json_dumps, short_repr
 
 leaves = st.none() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=9)
 values: st.SearchStrategy[Any] = st.recursive(
@@ -43,9 +43,9 @@ def test_json_of_anything() -> None:
     assert safe_json_dumps({"a": {1}}) == '{"a": "{1}"}'
 
 
-def desk(**names: Any) -> tuple[Desk, dict[str, Any], list[dict[str, Any]]]:
+def agent_names(**names: Any) -> tuple[AgentNames, dict[str, Any], list[dict[str, Any]]]:
     told: list[dict[str, Any]] = []
-    found = Desk(names, told.append, lambda *_, **__: ["child"], True)
+    found = AgentNames(names, told.append, lambda *_, **__: ["child"], True)
     found.open(["llm_query"])
     found.look()
     told.clear()
@@ -53,7 +53,7 @@ def desk(**names: Any) -> tuple[Desk, dict[str, Any], list[dict[str, Any]]]:
 
 
 def test_the_first_declaration_counts() -> None:
-    made, names, told = desk(x=5)
+    made, names, told = agent_names(x=5)
     names["FINAL"]("one")
     names["FINAL"]("two")
     made.look()
@@ -62,7 +62,7 @@ def test_the_first_declaration_counts() -> None:
 
 
 def test_a_missing_variable_is_explained_and_declares_nothing() -> None:
-    made, names, told = desk(x=5)
+    made, names, told = agent_names(x=5)
     assert "no variable 'y'" in names["FINAL_VAR"]("y")
     assert "no variable 'FINAL'" in names["FINAL_VAR"]("FINAL")
     assert "'x': 'int'" in names["SHOW_VARS"]()
@@ -73,7 +73,7 @@ def test_a_missing_variable_is_explained_and_declares_nothing() -> None:
 
 
 def test_only_new_names_are_shown() -> None:
-    made, names, told = desk(x=5)
+    made, names, told = agent_names(x=5)
     names.update(y=[1], _z=2)
     made.look()
     assert told[-1]["fresh"] == {"y": "[1]"}

@@ -16,7 +16,7 @@ from envtorch.testing import check_env
 from tests.envs.terminal_env.conftest import SmallTerminal
 from tests.patient import get, post
 from tests.sandbox.roots import SLEEPER, require_host_root
-from tests.support import Running
+from tests.support import PATIENCE_S, Running
 
 
 def test_an_episode_over_a_websocket_with_forks(terminal_server: Running) -> None:
@@ -51,6 +51,31 @@ def test_the_tools_are_there_over_mcp(terminal_server: Running) -> None:
     called = ask("tools/call", name="bash", arguments={"command": "echo $((6*7))"}).json()
     assert "42" in str(called["result"])
     assert get(f"{terminal_server.url}/metadata").json()["name"] == "terminal_env"
+
+
+def test_a_picture_is_image_content_over_mcp(terminal_server: Running) -> None:
+    with httpx.Client(base_url=terminal_server.url, timeout=PATIENCE_S) as http:
+        begun = http.post("/reset", json={})
+        headers = {"EnvTorch-Session": begun.headers["EnvTorch-Session"]}
+        about = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        }
+
+        def ask(method: str, more: dict[str, str], **params: object) -> httpx.Response:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            accept = {"Accept": "application/json, text/event-stream"}
+            return http.post("/mcp", json=body, headers={**accept, **more})
+
+        joined = ask("initialize", headers, **about)
+        session = {"Mcp-Session-Id": joined.headers["Mcp-Session-Id"]}
+        picture = {"command": "echo R0lGODlhAQABAAAAACw= | base64 -d > /tmp/dot.gif"}
+        ask("tools/call", session, name="bash", arguments=picture)
+        seen = ask("tools/call", session, name="view_image", arguments={"path": "/tmp/dot.gif"}).json()
+    text, image = seen["result"]["content"]
+    assert "/tmp/dot.gif: image/gif, 14 bytes" in text["text"]
+    assert image == {"type": "image", "data": "R0lGODlhAQABAAAAACw=", "mimeType": "image/gif"}
 
 
 def test_the_environment_keeps_its_contract() -> None:

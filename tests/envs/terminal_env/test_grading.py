@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -191,9 +192,12 @@ def test_a_client_names_tasks_and_no_other_directories() -> None:
 
 
 @pytest.mark.terminal
-def test_the_example_finds_the_branch_that_solves_its_task() -> None:
+def test_the_example_finds_the_branch_that_solves_its_task_and_draws_the_tree(tmp_path: Path) -> None:
     begin("clean-up-data")
     example = Path(__file__).parents[3] / "examples/terminal_tree.py"
-    command = [sys.executable, str(example)]
+    command = [sys.executable, str(example), str(tmp_path / "tree.svg")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert "12 leaves; the best one scores 1" in done.stdout, done.stdout + done.stderr
+    nodes = [one for one in ElementTree.parse(tmp_path / "tree.svg").getroot() if one.tag.endswith("circle")]
+    assert len(nodes) == 1 + 2 + 4 + 12
+    assert len([node for node in nodes if node.get("class") == "best"]) == 4

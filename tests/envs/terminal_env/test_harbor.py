@@ -116,6 +116,9 @@ def test_additions_that_hook_into_programs_are_found() -> None:
         "/usr/local/lib/python3.11/dist-packages/json.py",
         "/usr/local/lib/python3.11/dist-packages/six.py",
         "/usr/local/lib/python3.11/dist-packages/x.pth",
+        "/usr/bin/python3._pth",
+        "/usr/lib/python311.zip",
+        "/usr/lib/python3/dist-packages/apport_python_hook.py",
         "/etc/app.conf",
         "/root/.bashrc",
     ]

@@ -11,12 +11,14 @@ from envtorch.envs.terminal_env import (
     SendKeysAction,
     SubmitAction,
     TerminalObservation,
+    ViewImageAction,
     WriteFileAction,
 )
 from envtorch.envs.terminal_env.environment import TerminalEnvironment
 from envtorch.envs.terminal_env.models import CommandEnding
-from envtorch.envs.terminal_env.toolbox import TOOLS, describe_tools
+from envtorch.envs.tool_arguments import TERMINAL_TOOLS, describe_tools
 from envtorch.errors import ConfigurationError, EnvironmentFailed, Unsupported
+from envtorch.protocol.observation_text import observation_text
 from envtorch.sandbox import CommandOutcome, Policy
 from envtorch.tools import CallToolAction, ListToolsAction, ToolErrorType
 from envtorch.types import Action
@@ -40,8 +42,8 @@ def test_the_endings_are_those_of_the_sandbox() -> None:
 
 
 def test_every_tool_is_described_with_its_arguments() -> None:
-    described = {tool.name: tool for tool in describe_tools()}
-    assert list(described) == list(TOOLS)
+    described = {tool.name: tool for tool in describe_tools(TERMINAL_TOOLS)}
+    assert list(described) == list(TERMINAL_TOOLS)
     assert all(tool.description for tool in described.values())
     assert described["bash"].input_schema["required"] == ["command"]
     assert described["bash"].input_schema["additionalProperties"] is False
@@ -130,6 +132,24 @@ def test_what_a_tool_cannot_do_is_an_observation_with_an_error(
     assert take(terminal, BashAction("echo on")).output == "on\n"
 
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+"""A PNG of one pixel."""
+
+
+def test_a_picture_is_returned_as_an_image(terminal: TerminalEnvironment) -> None:
+    take(terminal, BashAction(f"echo {PIXEL} | base64 -d > /tmp/plot.png; cp /etc/passwd /tmp/false.png"))
+    seen = take(terminal, ViewImageAction("/tmp/plot.png"))
+    assert seen.result.content[1] == {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+    assert "plot.png: image/png" in observation_text(seen)
+    refused = take(terminal, ViewImageAction("/tmp/false.png"))
+    assert refused.error is not None
+    assert "is no PNG, JPEG, GIF or WebP" in refused.error.message
+    take(terminal, BashAction(f"(echo {PIXEL} | base64 -d; head -c 5M /dev/zero) > /tmp/large.png"))
+    refused = take(terminal, ViewImageAction("/tmp/large.png"))
+    assert refused.error is not None
+    assert "can be read" in refused.error.message
+
+
 def test_submit_ends_the_episode(terminal: TerminalEnvironment) -> None:
     seen = take(terminal, SubmitAction())
     assert seen.done
@@ -152,7 +172,7 @@ def test_a_rubric_sees_every_step() -> None:
 
 
 def test_tools_are_listed_by_a_step(terminal: TerminalEnvironment) -> None:
-    assert [tool.name for tool in terminal.step(ListToolsAction()).tools] == list(TOOLS)
+    assert [tool.name for tool in terminal.step(ListToolsAction()).tools] == list(TERMINAL_TOOLS)
 
 
 def test_a_copy_goes_its_own_way(terminal: TerminalEnvironment) -> None:

@@ -20,8 +20,8 @@ __all__ = ["HarnessProcess"]
 LAST_WORDS = 50
 
 
-LAST_WORDS_S = 1.0
-"""How long to wait for the end of standard error once standard output has ended."""
+LAST_WORDS_S = 5.0
+"""How long to wait for the end of standard error, and of the program, once standard output has ended."""
 
 
 class HarnessProcess:
@@ -80,6 +80,8 @@ class HarnessProcess:
 
         def end() -> None:
             errors.join(LAST_WORDS_S)  # why the program ended is read before that it ended
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LAST_WORDS_S)  # so that `is_running` is right for whoever reads the end
             lines.put(None)
 
         _read_in_background(process.stdout, lines.put, end)

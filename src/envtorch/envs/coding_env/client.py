@@ -1,9 +1,10 @@
-"""The client of the coding environment."""
+"""The clients of the coding environment."""
 
 from envtorch.client import EnvClient
-from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState
+from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState, CodeToolObservation
+from envtorch.tools import CallToolAction
 
-__all__ = ["CodingEnv"]
+__all__ = ["CodingEnv", "CodingToolEnv"]
 
 
 class CodingEnv(
@@ -11,3 +12,10 @@ class CodingEnv(
     environment="envtorch.envs.coding_env.environment:CodingEnvironment",
 ):
     """A session with the coding environment."""
+
+
+class CodingToolEnv(
+    EnvClient[CallToolAction, CodeToolObservation, CodeState],
+    environment="envtorch.envs.coding_env.environment:CodingEnvironment",
+):
+    """A session with the coding environment through its tools: `PythonAction`, `BashAction` and the like."""

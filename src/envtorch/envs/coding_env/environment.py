@@ -1,17 +1,23 @@
 """The coding environment itself."""
 
 import copy
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 from uuid import uuid4
 
+import pydantic
+
 from envtorch.env import Environment, Rubric, Transform
+from envtorch.envs.coding_env.code_tools import CODE_TOOLS, SandboxTools, failed_call, told_of_code
 from envtorch.envs.coding_env.executors import AwaitedExecutor, ExecutorName, open_executor
-from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState
+from envtorch.envs.coding_env.models import CodeAction, CodeObservation, CodeState, CodeToolObservation
 from envtorch.envs.coding_env.observing import observe
 from envtorch.envs.coding_env.transforms import CODE_KEY, PARSED_KEY, transform_named
+from envtorch.envs.tool_arguments import ToolArguments, describe_tools, explain_arguments
 from envtorch.errors import ConfigurationError, EnvironmentFailed, MissingExtra, Unsupported
 from envtorch.sandbox import AsyncSandbox, Policy
-from envtorch.types import EnvironmentMetadata
+from envtorch.tools import CallToolAction, ListToolsAction, ListToolsObservation, ToolErrorType
+from envtorch.types import EnvironmentMetadata, Tool
 
 __all__ = ["CodingEnvironment"]
 
@@ -21,6 +27,8 @@ RESERVE_S = 1.0
 
 class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
     """Runs an agent's code in a sandbox of its own, with its state kept until the next `reset`.
+
+    An action is code, or a call of a tool: `python`, `bash` and the tools for files work in one workspace.
 
     Whatever the code does is an observation: an error, a limit, a crash. An interpreter that did not
     survive ends the episode; the session goes on, with the next `reset`.
@@ -64,20 +72,57 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
         is_scored = self.transform is not None or self.rubric is not None
         return self._apply_transform(CodeObservation(reward=0.0 if is_scored else None))
 
-    async def step(self, action: CodeAction, timeout_s: float | None = None) -> CodeObservation:
-        """Run the code; the observation says how it went, whatever it did."""
+    async def step(
+        self, action: CodeAction | CallToolAction | ListToolsAction, timeout_s: float | None = None
+    ) -> Any:
+        """Run the code, or call a tool; the observation says how it went, whatever it did."""
+        if isinstance(action, ListToolsAction):
+            return ListToolsObservation(tools=self.describe_tools())
+        if isinstance(action, CallToolAction):
+            observation: CodeObservation = await self._call_tool(action, timeout_s)
+        else:
+            observation = await self._run_code(action.code, timeout_s)
+        self._state.last_exit_code = observation.exit_code
+        if self.rubric is not None:
+            acted: Any = action  # a rubric sees calls of tools too
+            observation.reward = await self._apply_rubric_async(acted, observation)
+        return self._apply_transform(observation)
+
+    async def _run_code(self, code: str, timeout_s: float | None) -> CodeObservation:
         executor = await self._ready_executor()
         self._state.step_count += 1
         self._unsettled = True
-        result = await executor.run(action.code, timeout_s=self._limit(timeout_s))
+        result = await executor.run(code, timeout_s=self._limit(timeout_s))
         self._unsettled = False
         observation = observe(result, self._policy, limit_s=self._limit(timeout_s))
         if self.transform is not None or self.rubric is not None:  # what scores reads these
-            observation.metadata |= {CODE_KEY: action.code, PARSED_KEY: result.parsed}
-        self._state.last_exit_code = observation.exit_code
-        if self.rubric is not None:
-            observation.reward = await self._apply_rubric_async(action, observation)
-        return self._apply_transform(observation)
+            observation.metadata |= {CODE_KEY: code, PARSED_KEY: result.parsed}
+        return observation
+
+    async def _call_tool(self, action: CallToolAction, timeout_s: float | None) -> CodeToolObservation:
+        name, tools = action.tool_name, self._tools
+        if name not in tools:
+            told = f"there is no tool {name!r}; there are: {', '.join(tools)}"
+            return failed_call(name, ToolErrorType.TOOL_NOT_FOUND, told)
+        try:
+            arguments = tools[name].model_validate(action.arguments).model_dump()
+        except pydantic.ValidationError as error:
+            return failed_call(name, ToolErrorType.INVALID_ARGS, explain_arguments(error))
+        if name == "python":
+            return told_of_code(await self._run_code(arguments["code"], timeout_s))
+        executor = await self._ready_executor()
+        assert isinstance(executor, AsyncSandbox), "the other executor has no such tools"
+        self._state.step_count += 1
+        return await SandboxTools(executor).call(name, arguments, self._limit(timeout_s))
+
+    @property
+    def _tools(self) -> Mapping[str, type[ToolArguments]]:
+        has_files = self._executor_name == "sandbox"
+        return CODE_TOOLS if has_files else {"python": CODE_TOOLS["python"]}
+
+    def describe_tools(self) -> list[Tool]:
+        """The tools there are: Python, commands and files; with smolagents' interpreter Python alone."""
+        return describe_tools(self._tools)
 
     async def fork(self) -> "CodingEnvironment":
         """An exact copy between two steps: the live interpreter, its files, the counters, the rubric."""

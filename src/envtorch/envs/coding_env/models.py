@@ -4,9 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from envtorch.tools import CallToolAction, CallToolObservation
 from envtorch.types import Action, Observation, State
 
-__all__ = ["CodeAction", "CodeObservation", "CodeState", "Ending"]
+__all__ = ["CodeAction", "CodeObservation", "CodeState", "CodeToolObservation", "Ending", "PythonAction"]
 
 Ending = Literal[
     "ok",
@@ -40,6 +41,19 @@ class CodeObservation(Observation):
     )
     outcome: Ending = Field(default="ok", description="How the code ended, or which limit ended it")
     value: str | None = Field(default=None, description="repr of the last expression, if it had a value")
+
+
+class CodeToolObservation(CodeObservation, CallToolObservation):
+    """What a tool answered. `result` is what a language model is shown; the rest is for programs."""
+
+    tool_name: str = ""
+
+
+class PythonAction(CallToolAction):
+    """Run Python code, as a call of a tool."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(tool_name="python", arguments={"code": code})
 
 
 class CodeState(State):

@@ -20,7 +20,7 @@ _OPENERS: dict[type, tuple[str, str]] = {
 }
 
 
-class Desk:
+class AgentNames:
     """What the agent's names are, which of them are new, and what it has declared."""
 
     def __init__(
@@ -221,9 +221,13 @@ def _beginning(value: Any, length: int) -> Any:
     return value[:length] + type(value)().join(quote for quote in quotes if quote in value)
 
 
+agent_names: AgentNames
+"""The one record of this sandbox, once it is installed."""
+
+
 def install(names: dict[str, Any], helpers: Sequence[str], forks: bool) -> None:
-    """Make the desk, and keep it where the agent's own names do not hide it."""
-    desk = Desk(names, names["_repl_tell"], names["_repl_recurse"], forks)
-    desk.open(helpers)
-    sys.modules["_repl"].__dict__["desk"] = desk
-    desk.look()
+    """Make the record of the agent's names, and keep it where the agent's own names do not hide it."""
+    global agent_names
+    agent_names = AgentNames(names, names["_repl_tell"], names["_repl_recurse"], forks)
+    agent_names.open(helpers)
+    agent_names.look()

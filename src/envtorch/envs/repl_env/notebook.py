@@ -160,7 +160,7 @@ class Notebook:
         self._note(self._report or {})
 
     async def _look(self, variable: str | None) -> dict[str, Any]:
-        """What the desk reports; empty when the agent has broken it."""
+        """What the record of names reports; empty when the agent has broken it."""
         return self._note(await self._command(f"look({variable!r})"))
 
     def _note(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +175,9 @@ class Notebook:
     async def _command(self, call: str) -> dict[str, Any]:
         self._report = None
         try:
-            await self._sandbox.run(f"__import__('sys').modules['_repl'].desk.{call}", timeout_s=_PATIENCE_S)
+            await self._sandbox.run(
+                f"__import__('sys').modules['_repl'].agent_names.{call}", timeout_s=_PATIENCE_S
+            )
         except SessionLost:
             return {}
         report, self._report = self._report, None

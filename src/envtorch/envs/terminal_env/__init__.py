@@ -9,6 +9,7 @@ from envtorch.envs.terminal_env.models import (
     SubmitAction,
     TerminalObservation,
     TerminalState,
+    ViewImageAction,
     WriteFileAction,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "TerminalEnv",
     "TerminalObservation",
     "TerminalState",
+    "ViewImageAction",
     "WriteFileAction",
 ]

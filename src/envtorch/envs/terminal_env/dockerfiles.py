@@ -4,20 +4,19 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envtorch.errors import ConfigurationError
 
-__all__ = ["Instruction", "read_dockerfile"]
+__all__ = ["Instruction", "base_of", "environment_of", "read_dockerfile"]
 
-KNOWN = ("FROM", "RUN", "COPY", "ADD", "ENV", "ARG", "WORKDIR", "USER")
+KNOWN = ("FROM", "RUN", "COPY", "ADD", "ENV", "ARG", "WORKDIR", "USER", "SHELL")
 IGNORED = (
     "EXPOSE",
     "CMD",
     "ENTRYPOINT",
     "LABEL",
     "MAINTAINER",
-    "SHELL",
     "STOPSIGNAL",
     "HEALTHCHECK",
     "VOLUME",
@@ -27,31 +26,55 @@ IGNORED = (
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. `words` are the arguments; those of RUN are one word, as a shell reads it."""
+    """One instruction. `words` are the arguments: those of RUN are one word for a shell, unless `is_exec`."""
 
     name: str
     words: tuple[str, ...]
     line: int
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """Of COPY and ADD: `chown` and `chmod`."""
+    is_exec: bool = False
+    """RUN with a JSON list: a program and its arguments, and no shell."""
 
 
-def read_dockerfile(text: str, where: str) -> list[Instruction]:
-    """The instructions of a Dockerfile. Raises `ConfigurationError` with the line of what is not
-    supported."""
+def base_of(text: str, where: str) -> str | None:
+    """The image that a Dockerfile starts FROM."""
+    found = [one for one in read_dockerfile(text, where) if one.name == "FROM"]
+    return found[0].words[0] if found and found[0].words else None
+
+
+def read_dockerfile(
+    text: str, where: str, *, environment: Mapping[str, str] | None = None
+) -> list[Instruction]:
+    """The instructions of a Dockerfile. Raises `ConfigurationError` with the line of what is not supported.
+
+    `environment` is what the image that it starts from sets.
+    """
     found: list[Instruction] = []
-    variables: dict[str, str] = {}
+    arguments: dict[str, str] = {}
+    variables = dict(environment or {})
     for line, (name, rest) in _lines(text):
         if name in IGNORED:
             continue
+        place = f"{where}, line {line}"
         if name not in KNOWN:
-            known = ", ".join(KNOWN)
-            raise ConfigurationError(f"{where}, line {line}: {name} is not supported; these are: {known}")
+            raise _unsupported(place, f"{name} is not supported; these are: {', '.join(KNOWN)}")
         if name == "FROM" and any(one.name == "FROM" for one in found):
-            raise ConfigurationError(f"{where}, line {line}: a second stage (FROM) is not supported")
-        words = _words(name, rest, variables, f"{where}, line {line}")
-        if name in ("ENV", "ARG"):
-            variables |= _pairs(words)
-        found.append(Instruction(name, words, line))
+            raise _unsupported(place, "a second stage (FROM) is not supported")
+        instruction = _read_one(name, rest, {**arguments, **variables}, line, place)
+        if name == "ENV":
+            variables |= environment_of(instruction)
+        elif name == "ARG":
+            arguments |= environment_of(instruction)
+        found.append(instruction)
     return found
+
+
+def _unsupported(place: str, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{place}: {what}. A container engine can build it: "
+        "`envtorch rootfs from-dockerfile` with its directory"
+    )
 
 
 def _lines(text: str) -> list[tuple[int, tuple[str, str]]]:
@@ -70,40 +93,64 @@ def _lines(text: str) -> list[tuple[int, tuple[str, str]]]:
     return found
 
 
-def _words(name: str, rest: str, variables: Mapping[str, str], where: str) -> tuple[str, ...]:
+def _read_one(name: str, rest: str, variables: Mapping[str, str], line: int, place: str) -> Instruction:
     if "<<" in rest and name in ("RUN", "COPY"):
-        raise ConfigurationError(f"{where}: a here-document is not supported: put the text into a file")
+        raise _unsupported(place, "a here-document is not supported")
     if name == "RUN":
-        return (_run_command(rest),)
-    try:
-        words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
-    if name in ("COPY", "ADD"):
-        flags = [word for word in words if word.startswith("--")]
-        if flags := [flag for flag in flags if not flag.startswith(("--chmod", "--chown"))]:
-            raise ConfigurationError(f"{where}: {flags[0]} is not supported")
+        return _read_run(rest, line, place)
+    words = _words(rest, place)
+    flags: dict[str, str] = {}
+    if name in ("COPY", "ADD", "FROM"):
+        given = [word for word in words if word.startswith("--")]
         words = [word for word in words if not word.startswith("--")]
+        allowed = ("--platform",) if name == "FROM" else ("--chown", "--chmod")
+        for flag in given:
+            key, _, value = flag.partition("=")
+            if key not in allowed:
+                raise _unsupported(place, f"{flag} is not supported")
+            flags[key[2:]] = _expand(value, variables)
+    if name in ("COPY", "ADD"):
         if len(words) < 2:
-            raise ConfigurationError(f"{where}: {name} needs a source and a destination")
+            raise ConfigurationError(f"{place}: {name} needs a source and a destination")
         if any(re.match(r"(https?|git|ftp)[:@]", word) for word in words[:-1]):
-            raise ConfigurationError(f"{where}: {name} from an address is not supported: there is no network")
-    return tuple(_expand(word, variables) for word in words)
+            raise _unsupported(place, f"{name} from an address is not supported: there is no network")
+        if name == "ADD" and any(re.search(r"\.(tar|tgz|tar\.\w+)$", word) for word in words[:-1]):
+            raise _unsupported(place, "ADD of an archive, which a builder would unpack, is not supported")
+    elif not words:
+        raise ConfigurationError(f"{place}: {name} needs an argument")
+    return Instruction(name, tuple(_expand(word, variables) for word in words), line, flags)
 
 
-def _run_command(rest: str) -> str:
-    """The exec form becomes a quoted command; mounts of builders are left out."""
-    if rest.startswith("["):
+def _words(rest: str, place: str) -> list[str]:
+    try:
+        found = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+    except ValueError as error:
+        raise ConfigurationError(f"{place}: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise ConfigurationError(f"{place}: a list of strings is expected, not {rest[:80]}")
+    return found
+
+
+def _read_run(rest: str, line: int, place: str) -> Instruction:
+    """A cache mount only makes a builder faster; what other mounts bring would be missing."""
+    command = rest
+    while match := re.match(r"--(\S+)\s+", command):
+        if not match[1].startswith(("mount=type=cache", "network=none", "network=default")):
+            raise _unsupported(place, f"RUN --{match[1]} is not supported")
+        command = command[match.end() :]
+    if not command:
+        raise ConfigurationError(f"{place}: RUN needs a command")
+    if command.startswith("["):
         try:
-            return shlex.join(json.loads(rest))
-        except (ValueError, TypeError):
-            return rest
-    return re.sub(r"^(--\S+\s+)+", "", rest)
+            return Instruction("RUN", tuple(_words(command, place)), line, is_exec=True)
+        except ConfigurationError:  # no JSON: a shell's own brackets, as a builder takes them
+            pass
+    return Instruction("RUN", (command,), line)
 
 
 def _expand(word: str, variables: Mapping[str, str]) -> str:
     def value(match: "re.Match[str]") -> str:
-        return variables.get(match[1] or match[2], match[3] or "")
+        return variables.get(match[1] or match[2]) or match[3] or ""
 
     return re.sub(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})", value, word)
 

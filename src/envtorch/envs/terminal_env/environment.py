@@ -8,10 +8,10 @@ from uuid import uuid4
 import pydantic
 
 from envtorch.env import Environment, Rubric, Transform
-from envtorch.envs.terminal_env import toolbox
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, TaskFolder
 from envtorch.envs.terminal_env.models import TerminalObservation, TerminalState
 from envtorch.envs.terminal_env.tool_calls import ToolCalls
+from envtorch.envs.tool_arguments import TERMINAL_TOOLS, describe_tools, explain_arguments
 from envtorch.errors import ConfigurationError, EnvironmentFailed
 from envtorch.sandbox import Policy, Workspace
 from envtorch.tools import CallToolAction, ListToolsAction, ListToolsObservation, ToolError, ToolErrorType
@@ -45,7 +45,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         self,
         *,
         policy: Policy | None = None,
-        directory: str = "/root",
+        directory: str | None = None,
         drop_processes: bool = False,
         tasks: str | Path | None = None,
         transform: Transform[TerminalObservation] | None = None,
@@ -75,15 +75,12 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         self._task = None
         self._state = TerminalState(episode_id=episode_id or str(uuid4()), task=task or "")
         self._reset_rubric()
-        told = f"A shell is ready in {self._directory}."
         if task is not None:
             self._task = self._begin(task)
-            told = self._task.instruction
         self._tools = self._new_tools()
-        self._state.directory = self._start_directory
-        return self._apply_transform(
-            TerminalObservation(tool_name="reset", result=told, directory=self._start_directory)
-        )
+        directory = self._state.directory = self._tools.workspace.start_directory
+        told = f"A shell is ready in {directory}." if self._task is None else self._task.instruction
+        return self._apply_transform(TerminalObservation(tool_name="reset", result=told, directory=directory))
 
     def step(self, action: Any, timeout_s: float | None = None) -> Any:
         """Call a tool; the observation says how it went."""
@@ -101,16 +98,16 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
 
     def _call(self, action: CallToolAction, timeout_s: float | None) -> TerminalObservation:
         name = action.tool_name
-        kind = toolbox.TOOLS.get(name)
+        kind = TERMINAL_TOOLS.get(name)
         if kind is None:
-            known = ", ".join(toolbox.TOOLS)
+            known = ", ".join(TERMINAL_TOOLS)
             return _failed(
                 name, ToolErrorType.TOOL_NOT_FOUND, f"there is no tool {name!r}; there are: {known}"
             )
         try:
             arguments = kind.model_validate(action.arguments)
         except pydantic.ValidationError as error:
-            return _failed(name, ToolErrorType.INVALID_ARGS, _explain(error))
+            return _failed(name, ToolErrorType.INVALID_ARGS, explain_arguments(error))
         if name == "submit":
             return self._submit()
         return self._ready_tools().call(name, arguments.model_dump(), timeout_s)
@@ -122,7 +119,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         try:
             if self._task is not None:
                 grade = self._task.grade(workspace)
-                observation.reward = grade.reward
+                observation.reward = self._state.reward = grade.reward
                 observation.metadata = {"grade": grade.told()}
         finally:
             self._end()
@@ -130,7 +127,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
 
     def describe_tools(self) -> list[Tool]:
         """The tools there are."""
-        return toolbox.describe_tools()
+        return describe_tools(TERMINAL_TOOLS)
 
     def fork(self) -> "TerminalEnvironment":
         """A copy between two steps: the files, the shell's state, the counters, the rubric."""
@@ -188,10 +185,6 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         except ConfigurationError as error:
             raise EnvironmentFailed(str(error)) from error
 
-    @property
-    def _start_directory(self) -> str:
-        return self._directory if self._task is None else self._task.image.directory
-
     def _new_tools(self) -> ToolCalls:
         try:
             if self._task is not None:
@@ -219,9 +212,3 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
 
 def _failed(name: str, kind: ToolErrorType, message: str) -> TerminalObservation:
     return TerminalObservation(tool_name=name, error=ToolError(error_type=kind, message=message))
-
-
-def _explain(error: pydantic.ValidationError) -> str:
-    """What is wrong with the arguments of a tool, one after another."""
-    found = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors()]
-    return "; ".join(found)

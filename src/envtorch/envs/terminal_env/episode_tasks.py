@@ -37,6 +37,7 @@ class EpisodeTask:
             self.policy,
             environment=self.image.environment,
             directory=self.image.directory,
+            user=self.image.user,
             layers=self.image.layers,
         )
 
@@ -49,7 +50,7 @@ class EpisodeTask:
         for path in sorted((self.task.folder / "solution").rglob("*")):
             if path.is_file():
                 place = path.relative_to(self.task.folder / "solution").as_posix()
-                workspace.write_file(f"/solution/{place}", path.read_bytes())
+                workspace.write_file(f"/solution/{place}", path.read_bytes(), user="root")
         done = workspace.execute(
             ["/bin/bash", "/solution/solve.sh"],
             environment={"DEBIAN_FRONTEND": "noninteractive", **self.task.file.solution.env},

@@ -32,6 +32,7 @@ class _Part(BaseModel):
 
 class _Environment(_Part):
     build_timeout_sec: float = 600.0
+    docker_image: str | None = None
     memory_mb: int | None = None
     storage_mb: int | None = None
     env: dict[str, str] = Field(default_factory=dict)
@@ -49,6 +50,7 @@ class _Environment(_Part):
 
 class _Agent(_Part):
     timeout_sec: float | None = None
+    user: str | int | None = None
 
 
 class _Verifier(_Part):

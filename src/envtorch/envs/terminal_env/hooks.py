@@ -17,7 +17,9 @@ _PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbi
 _MODULES = re.compile(r"(?:/.*)?/lib(?:64)?/python3(?:\.\d+)?(?:/(?:dist|site)-packages)?/(?P<top>[^/]+)")
 _NAMES = re.compile(
     r"/(sitecustomize|usercustomize)(\.py|\.pyc|/.*|\.so|\..*\.so)?$"
-    r"|\.pth$"
+    r"|\._?pth$"
+    r"|/python\d+\.zip$"
+    r"|/apport_python_hook(\.py|\.pyc|/.*|\.so|\..*\.so)?$"
     r"|/(conftest\.py|pytest\.ini|\.pytest\.ini|tox\.ini|setup\.cfg|pyvenv\.cfg)$"
     r"|/\.(bashrc|bash_profile|bash_login|profile|inputrc|pdbrc|pythonrc\.py|gitconfig|curlrc|wgetrc|npmrc)$"
 )

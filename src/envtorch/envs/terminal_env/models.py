@@ -1,9 +1,17 @@
 """What travels to and from the terminal environment."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from envtorch.envs.tool_actions import (
+    BashAction,
+    EditFileAction,
+    ReadFileAction,
+    ViewImageAction,
+    WriteFileAction,
+    given_arguments,
+)
 from envtorch.tools import CallToolAction, CallToolObservation
 from envtorch.types import State
 
@@ -16,6 +24,7 @@ __all__ = [
     "SubmitAction",
     "TerminalObservation",
     "TerminalState",
+    "ViewImageAction",
     "WriteFileAction",
 ]
 
@@ -25,45 +34,11 @@ CommandEnding = Literal[
 """How a command ended: the values of `envtorch.sandbox.CommandOutcome`, so that a client loads no sandbox."""
 
 
-def _given(**arguments: Any) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if value is not None}
-
-
-class BashAction(CallToolAction):
-    """Run a command in the persistent shell."""
-
-    def __init__(self, command: str, *, timeout_s: float | None = None, terminal: bool | None = None) -> None:
-        arguments = _given(command=command, timeout_s=timeout_s, terminal=terminal)
-        super().__init__(tool_name="bash", arguments=arguments)
-
-
 class SendKeysAction(CallToolAction):
     """Type on the terminal."""
 
     def __init__(self, keys: str, *, wait_s: float | None = None) -> None:
-        super().__init__(tool_name="send_keys", arguments=_given(keys=keys, wait_s=wait_s))
-
-
-class ReadFileAction(CallToolAction):
-    """Read a text file, or some lines of it."""
-
-    def __init__(self, path: str, *, first_line: int | None = None, last_line: int | None = None) -> None:
-        arguments = _given(path=path, first_line=first_line, last_line=last_line)
-        super().__init__(tool_name="read_file", arguments=arguments)
-
-
-class WriteFileAction(CallToolAction):
-    """Make or replace a text file."""
-
-    def __init__(self, path: str, text: str) -> None:
-        super().__init__(tool_name="write_file", arguments={"path": path, "text": text})
-
-
-class EditFileAction(CallToolAction):
-    """Replace a text that occurs once in a file."""
-
-    def __init__(self, path: str, old: str, new: str) -> None:
-        super().__init__(tool_name="edit_file", arguments={"path": path, "old": old, "new": new})
+        super().__init__(tool_name="send_keys", arguments=given_arguments(keys=keys, wait_s=wait_s))
 
 
 class SubmitAction(CallToolAction):
@@ -93,3 +68,6 @@ class TerminalState(State):
     directory: str = ""
     last_exit_code: int | None = None
     submitted: bool = False
+    reward: float | None = Field(
+        default=None, description="What the submitted work scored; None before, and without a task"
+    )

@@ -1,15 +1,20 @@
-"""Root file systems of tasks: the steps of a Dockerfile, run once on the policy's root and kept as layers."""
+"""Root file systems of tasks: a root that an engine has built, or the steps of a Dockerfile, run once."""
 
 import dataclasses
+import io
 import posixpath
+import tarfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envtorch.envs.terminal_env.dockerfiles import Instruction, environment_of, read_dockerfile
+from envtorch.envs.terminal_env.dockerfiles import Instruction, base_of, environment_of, read_dockerfile
 from envtorch.envs.terminal_env.harbor import HarborTask, archive_of
 from envtorch.errors import ConfigurationError, EnvironmentFailed
 from envtorch.sandbox import Policy, Workspace
+from envtorch.sandbox.prepared_roots import PreparedRoot, RootCache, name_for_dockerfile
+from envtorch.sandbox.root_stores import root_store_for
+from envtorch.sandbox.workspace import DEFAULT_PATH, ROOT
 
 __all__ = ["TaskImage", "image_for", "policy_for"]
 
@@ -23,10 +28,22 @@ class TaskImage:
     layers: tuple[str, ...]
     directory: str
     environment: dict[str, str] = field(default_factory=dict)
+    user: str | None = None
+    """Whom the agent's programs run as; None for root."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What a task's image is made on."""
+
+    root: str
+    prepared: PreparedRoot | None = None
+    is_whole: bool = False
+    """An engine has followed the Dockerfile already."""
 
 
 _lock = threading.Lock()
-_images: dict[tuple[int, str], TaskImage] = {}
+_images: dict[tuple[int, str, str], TaskImage] = {}
 
 
 def policy_for(task: HarborTask, policy: Policy) -> Policy:
@@ -38,31 +55,57 @@ def policy_for(task: HarborTask, policy: Policy) -> Policy:
         policy,
         memory_bytes=min(policy.memory_bytes, memory),
         disk_bytes=min(policy.disk_bytes, disk),
+        root=_base_for(task, policy).root,
     )
 
 
-def image_for(task: HarborTask, policy: Policy) -> TaskImage:
-    """The image of a task on the policy's root, built when first needed and kept for this process.
+def _base_for(task: HarborTask, policy: Policy) -> _Base:
+    """The root that a task is built on: the first of these that is there.
 
-    The FROM of a Dockerfile is not fetched: its steps run on the root that the policy names.
+    Prepared from its Dockerfile, or from the image that `task.toml` names; prepared under the name that the
+    Dockerfile starts FROM; the policy's own.
     """
-    from envtorch.sandbox.root_stores import root_store_for
-
     assert policy.root is not None
-    key = id(root_store_for(policy.root)), task.digest
+    cache = RootCache()
+    whole = [task.file.environment.docker_image]
+    start = None
+    if task.dockerfile is not None:
+        whole.insert(0, name_for_dockerfile(task.dockerfile.parent))
+    for name in whole:
+        if name and (prepared := cache.find(name)) is not None:
+            return _Base(cache.path(prepared), prepared, is_whole=True)
+    if task.dockerfile is not None:
+        start = base_of(task.dockerfile.read_text(), str(task.dockerfile))
+    for name in (start, policy.root):
+        if name and (prepared := cache.find(name)) is not None:
+            return _Base(cache.path(prepared), prepared)
+    return _Base(policy.root)
+
+
+def image_for(task: HarborTask, policy: Policy) -> TaskImage:
+    """The image of a task, built when first needed and kept for this process.
+
+    The FROM of a Dockerfile is not fetched: its steps run on a prepared root of that name, or on the root
+    that the policy names.
+    """
+    base = _base_for(task, policy)
+    name = "" if base.prepared is None else base.prepared.name
+    key = id(root_store_for(base.root)), name, task.digest
     with _lock:  # two sessions of one task build it once
         if key not in _images:
-            _images[key] = _build(task, policy)
+            _images[key] = _build(task, dataclasses.replace(policy, root=base.root), base)
         return _images[key]
 
 
-def _build(task: HarborTask, policy: Policy) -> TaskImage:
+def _build(task: HarborTask, policy: Policy, base: _Base) -> TaskImage:
     wanted = task.file.environment
     roomy = dataclasses.replace(policy, timeout_s=wanted.build_timeout_sec)
-    builder = _Builder(task, Workspace(roomy, directory="/"))
+    builder = _Builder(task, Workspace(roomy, directory="/"), base.prepared)
     try:
-        if task.dockerfile is not None:
-            for instruction in read_dockerfile(task.dockerfile.read_text(), str(task.dockerfile)):
+        if task.dockerfile is not None and not base.is_whole:
+            text, where = task.dockerfile.read_text(), str(task.dockerfile)
+            known = {"PATH": DEFAULT_PATH, **builder.environment}
+            for instruction in read_dockerfile(text, where, environment=known):
                 builder.follow(instruction)
         if wanted.workdir is not None:
             builder.enter(wanted.workdir)
@@ -72,17 +115,22 @@ def _build(task: HarborTask, policy: Policy) -> TaskImage:
         builder.workspace.close()
         raise
     builder.workspace.close(keep_layers=True)
-    return TaskImage(tuple(layers), builder.directory, builder.environment)
+    user = task.file.agent.user
+    return TaskImage(
+        tuple(layers), builder.directory, builder.environment, builder.user if user is None else str(user)
+    )
 
 
 class _Builder:
     """Follows a Dockerfile in a workspace."""
 
-    def __init__(self, task: HarborTask, workspace: Workspace) -> None:
+    def __init__(self, task: HarborTask, workspace: Workspace, base: PreparedRoot | None) -> None:
         self._task = task
         self.workspace = workspace
-        self.environment: dict[str, str] = {}
-        self.directory = "/"
+        self.environment: dict[str, str] = {} if base is None else dict(base.environment)
+        self.directory = "/" if base is None else base.directory or "/"
+        self.user = None if base is None else base.user
+        self._shell: tuple[str, ...] = ("/bin/sh", "-c")
         self._arguments: dict[str, str] = {}
 
     def follow(self, instruction: Instruction) -> None:
@@ -97,26 +145,44 @@ class _Builder:
                 self._arguments |= environment_of(instruction)
             case "WORKDIR":
                 self.enter(instruction.words[0])
+            case "USER":
+                self.user = instruction.words[0]
+            case "SHELL":
+                self._shell = instruction.words
 
     def enter(self, directory: str) -> None:
         self.directory = posixpath.normpath(posixpath.join(self.directory, directory))
         self._must(["mkdir", "-p", self.directory], f"WORKDIR {directory}")
 
     def _run(self, instruction: Instruction) -> None:
-        command = instruction.words[0]
-        self._must(["/bin/bash", "-c", f"set -e\n{command}"], f"line {instruction.line}: RUN {command[:80]}")
+        words = instruction.words
+        command = words if instruction.is_exec else (*self._shell, *words)
+        told = " ".join(words)[:80]
+        self._must(list(command), f"line {instruction.line}: RUN {told}", as_user=True)
 
     def _copy(self, instruction: Instruction) -> None:
         *sources, destination = instruction.words
-        target = posixpath.join(self.directory, destination)
+        target = posixpath.normpath(posixpath.join(self.directory, destination))
+        is_folder = (
+            len(sources) > 1
+            or destination.endswith("/")
+            or posixpath.basename(destination) in (".", "..")
+            or self.workspace.execute(["test", "-d", target], directory="/", user=ROOT).ok
+        )
         files: dict[str, Path] = {}
         for source in sources:
             for path in self._found(source, instruction.line):
-                is_inside = destination.endswith(("/", ".")) or len(sources) > 1
-                inside = posixpath.join(target, path.name) if is_inside and path.is_file() else target
-                files[posixpath.normpath(inside)] = path
-        what = f"line {instruction.line}: COPY"
-        self._must(["tar", "-x", "-f", "-", "-C", "/"], what, stdin=archive_of(files))
+                inside = posixpath.join(target, path.name) if is_folder and path.is_file() else target
+                files[inside] = path
+        what = f"line {instruction.line}: {instruction.name}"
+        archive = archive_of(files)
+        self._must(["tar", "-x", "-f", "-", "-C", "/"], what, stdin=archive)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            names = "".join(f"/{name}\0" for name in tar.getnames() if f"/{name}" != target or not is_folder)
+        for program, flag in (("chown", "chown"), ("chmod", "chmod")):
+            if value := instruction.flags.get(flag):
+                command = ["xargs", "-0", "-r", program, *(["-h"] if program == "chown" else []), value, "--"]
+                self._must(command, f"{what} --{flag}={value}", stdin=names.encode())
 
     def _found(self, source: str, line: int) -> list[Path]:
         context = self._task.folder / "environment"
@@ -130,12 +196,13 @@ class _Builder:
                 raise ConfigurationError(f"{where}: {source} is outside of {context}")
         return found
 
-    def _must(self, command: list[str], what: str, *, stdin: bytes = b"") -> None:
+    def _must(self, command: list[str], what: str, *, stdin: bytes = b"", as_user: bool = False) -> None:
         done = self.workspace.execute(
             command,
             stdin=stdin,
             environment={"DEBIAN_FRONTEND": "noninteractive", **self._arguments, **self.environment},
-            directory=self.directory if what.startswith("line") else "/",
+            directory=self.directory if as_user else "/",
+            user=(self.user or ROOT) if as_user else ROOT,
         )
         if not done.ok:
             said = (done.stderr or done.stdout).decode(errors="replace").strip()[-500:]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from envtorch.envs import file_answers
 from envtorch.envs.terminal_env.models import TerminalObservation
 from envtorch.errors import MissingExtra, OutOfResources, TimedOut, Unsupported
 from envtorch.sandbox import CommandOutcome, CommandResult, Policy, Workspace
@@ -20,8 +21,6 @@ _QUIET_S = 0.35
 escape."""
 _FIRST_LOOK_S = 1.0
 _ESCAPE_S = 0.15
-_READ_BYTES = 4 * 1024 * 1024
-_FOUND, _LISTED = 100, 1000
 
 
 class ToolCalls:
@@ -40,6 +39,7 @@ class ToolCalls:
             "edit_file": self._edit_file,
             "list_files": self._list_files,
             "search": self._search,
+            "view_image": self._view_image,
         }
 
     def call(self, name: str, arguments: Mapping[str, Any], timeout_s: float | None) -> TerminalObservation:
@@ -50,7 +50,7 @@ class ToolCalls:
         try:
             return self._tools[name](**given)
         except (OSError, OutOfResources, TimedOut, Unsupported, MissingExtra, ValueError) as error:
-            message = _sentence(error)
+            message = file_answers.error_sentence(error)
         return TerminalObservation(
             tool_name=name, error=ToolError(error_type=ToolErrorType.EXECUTION_ERROR, message=message)
         )
@@ -128,12 +128,11 @@ class ToolCalls:
         return self._screen
 
     def _read_file(self, *, path: str, first_line: int, last_line: int | None) -> TerminalObservation:
-        text = self.workspace.read_file(path, limit=_READ_BYTES).decode(errors="replace")
-        lines = text.splitlines(keepends=True)
-        if first_line > max(1, len(lines)):
-            raise ValueError(f"{path} has {len(lines)} lines, and none with the number {first_line}")
-        chosen = "".join(lines[first_line - 1 : last_line])
-        return self._answer("read_file", _cut(chosen, self._policy.output_bytes))
+        data = self.workspace.read_file(path, limit=file_answers.READ_BYTES)
+        limit = self._policy.output_bytes
+        return self._answer(
+            "read_file", file_answers.selected_lines(data, path, first_line, last_line, limit)
+        )
 
     def _write_file(self, *, path: str, text: str) -> TerminalObservation:
         data = text.encode("utf-8", "surrogatepass")
@@ -141,28 +140,23 @@ class ToolCalls:
         return self._answer("write_file", f"{path} was written: {len(data)} bytes.")
 
     def _edit_file(self, *, path: str, old: str, new: str) -> TerminalObservation:
-        text = self.workspace.read_file(path, limit=_READ_BYTES).decode("utf-8", "surrogateescape")
-        count = text.count(old)
-        if count != 1:
-            told = "does not occur" if not count else f"occurs {count} times"
-            hint = "copy it exactly, white space included" if not count else "take more of the text around it"
-            raise ValueError(f"the text to replace {told} in {path}: {hint}")
-        line = text[: text.index(old)].count("\n") + 1
-        self.workspace.write_file(path, text.replace(old, new).encode("utf-8", "surrogateescape"))
+        data = self.workspace.read_file(path, limit=file_answers.READ_BYTES)
+        changed, line = file_answers.replace_once(data, path, old, new)
+        self.workspace.write_file(path, changed)
         return self._answer("edit_file", f"{path} was changed at line {line}.")
 
     def _list_files(self, *, path: str, depth: int) -> TerminalObservation:
-        found = self.workspace.list_files(path, depth=depth, limit=_LISTED)
-        marks = {"folder": "/", "link": "@"}
-        lines = [f"{entry.path}{marks.get(entry.kind, '')}" for entry in found.entries]
-        lines += [] if found.complete else [f"[there are more than {_LISTED}]"]
-        return self._answer("list_files", "\n".join(lines))
+        found = self.workspace.list_files(path, depth=depth, limit=file_answers.MOST_LISTED)
+        return self._answer("list_files", file_answers.listed_files(found.entries, complete=found.complete))
 
     def _search(self, *, pattern: str, path: str, glob: str) -> TerminalObservation:
-        found, complete = self.workspace.search(pattern, path, glob=glob, limit=_FOUND)
-        lines = [f"{one.path}:{one.line}: {one.text}" for one in found]
-        lines += [] if complete else [f"[there are more than {_FOUND}]"]
-        return self._answer("search", "\n".join(lines) or "Nothing was found.")
+        found, complete = self.workspace.search(pattern, path, glob=glob, limit=file_answers.MOST_FOUND)
+        return self._answer("search", file_answers.found_lines(found, complete=complete))
+
+    def _view_image(self, *, path: str) -> TerminalObservation:
+        data = self.workspace.read_file(path, limit=file_answers.IMAGE_BYTES)
+        answer = file_answers.image_answer(data, path)
+        return TerminalObservation(tool_name="view_image", result=answer, output=answer.data)
 
     def _answer(self, name: str, text: str) -> TerminalObservation:
         return TerminalObservation(tool_name=name, result=text, output=text)
@@ -200,15 +194,3 @@ def _told(answer: CommandResult, limit_s: float) -> str:
             f"[a new shell was started in {answer.directory}; variables and jobs of the last are gone]"
         )
     return "\n".join(part.rstrip("\n") for part in parts if part)
-
-
-def _cut(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n[... {len(text) - limit} characters left out: read it in parts ...]"
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)

@@ -139,8 +139,8 @@ def build_private(
 
 
 @dataclass(frozen=True, slots=True)
-class OpenWalls:
-    """What there is instead of walls where namespaces are forbidden."""
+class NoNamespaces:
+    """What the init uses where namespaces are forbidden."""
 
     place: Place
     rlimits: Rlimits
@@ -152,7 +152,7 @@ class OpenWalls:
 
 def build_in_the_open(
     context: ZygoteContext, plan: SandboxPlan, control: "socket.SocketType", home: int | None
-) -> OpenWalls:
+) -> NoNamespaces:
     """Without namespaces: in a folder of the machine, as the init itself."""
     announce(control, os.getpid())
     kernel.set_dumpable(False)
@@ -168,7 +168,7 @@ def build_in_the_open(
     if home is not None:
         _copy_home(home, place)
     report = _report(context, plan, dict.fromkeys(names, missing), ruleset)
-    return OpenWalls(place, make_rlimits(limits, context.sizes), ruleset, signal_scope, report)
+    return NoNamespaces(place, make_rlimits(limits, context.sizes), ruleset, signal_scope, report)
 
 
 def announce(control: "socket.SocketType", *processes: int) -> None:

@@ -1,19 +1,22 @@
-"""What the owner asks of the sandbox's files and commands: each runs in a locked-down child of the init.
+"""What an owner asks of a session's files and programs: each runs in a locked-down child of the init.
 
 A child gets three descriptors, like any program: what comes in, what goes out, and where an error is
-reported. It shares no memory with the agent's interpreter, so its answer cannot be forged there.
+reported. It shares no memory with the agent's processes, so its answer cannot be forged there. A `Sandbox`
+and a `Workspace` have the same operations.
 """
 
 import json
 import os
-import stat
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import tree
+from . import file_search, tree, users
+from .tree import kind_of, printable
 
 _CHUNK = 1 << 20
+_AROUND = ("kind", "user", "directory")
+"""What a request says besides the arguments of its operation: whom it is done by, and where."""
 FAILED = 97
 """The exit status of an operation that reports an `OSError` on its third descriptor."""
 
@@ -22,7 +25,15 @@ def perform(request: Mapping[str, Any]) -> int:
     """Do what `request` says on descriptors 0, 1 and 2, and return the exit status."""
     operation: Callable[..., None] = _OPERATIONS[request["kind"]]
     try:
-        operation(**{name: value for name, value in request.items() if name != "kind"})
+        arguments = {name: value for name, value in request.items() if name not in _AROUND}
+        if "directory" in request:
+            os.chdir(request["directory"])
+        if user := request.get("user"):
+            account = users.find(user)
+            users.become(account)
+            if "environment" in arguments:
+                arguments["environment"] |= {"HOME": account.home, "USER": account.name}
+        operation(**arguments)
     except OSError as error:
         os.write(2, json.dumps({"errno": error.errno or 0, "message": error.strerror or str(error)}).encode())
         return FAILED
@@ -34,33 +45,47 @@ def _execute(*, command: list[str], environment: dict[str, str]) -> None:
     os.execvpe(command[0], command, environment)  # noqa: S606  there is no shell in between
 
 
-def _read(*, path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(22, "not a regular file")  # a pipe or a directory would give nothing, or never end
+def _read(*, path: str, limit: int | None = None) -> None:
+    descriptor = file_search.open_regular(path, os.O_RDONLY)
+    size = os.fstat(descriptor).st_size
+    if limit is not None and size > limit:
+        raise OSError(27, f"the file has {size} bytes, and {limit} can be read")
     while data := os.read(descriptor, _CHUNK):
         _write_all(1, data)
 
 
 def _write(*, path: str) -> None:
-    parent = os.path.dirname(path)
-    if parent:
+    if parent := os.path.dirname(path):
         os.makedirs(parent, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = file_search.open_regular(path, os.O_WRONLY | os.O_CREAT)
+    os.ftruncate(descriptor, 0)
     while data := os.read(0, _CHUNK):
         _write_all(descriptor, data)
 
 
-def _list(*, path: str, limit: int) -> None:
+def _list(*, path: str, limit: int, depth: int | None = None, tell_more: bool = False) -> None:
+    """Entries as lines of JSON; with `tell_more` a last line says that there are more than `limit`."""
     top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for count, entry in enumerate(tree.walk(top)):
+    for count, entry in enumerate(tree.walk(top, depth=depth)):
         if count >= limit:
-            break
-        mode = entry.status.st_mode
-        kind = "link" if stat.S_ISLNK(mode) else "folder" if stat.S_ISDIR(mode) else "file"
-        line = {"path": entry.path, "size": entry.status.st_size, "kind": kind}
-        _write_all(1, json.dumps(line).encode() + b"\n")
+            if tell_more:
+                _tell({"more": True})
+            return
+        kind = kind_of(entry.status)
+        _tell({"path": printable(entry.path), "size": entry.status.st_size, "kind": kind})
+
+
+def _search(*, path: str, pattern: str, glob: str, limit: int) -> None:
+    """Lines that match a regular expression, as lines of JSON."""
+    for count, found in enumerate(file_search.search(path, pattern, glob)):
+        if count >= limit:
+            _tell({"more": True})
+            return
+        _tell(found)
+
+
+def _tell(line: Mapping[str, Any]) -> None:
+    _write_all(1, json.dumps(line).encode() + b"\n")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -74,4 +99,5 @@ _OPERATIONS: Mapping[str, Callable[..., None]] = {
     "read": _read,
     "write": _write,
     "list": _list,
+    "search": _search,
 }

@@ -51,6 +51,15 @@ def bring_loopback_up() -> None:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14s", b"lo", _UP, b""))
 
 
+def listen_on_loopback(port: int) -> int:
+    """A descriptor of a listening socket, which works in this network namespace wherever it is taken."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    return listener.detach()
+
+
 def _make_devices(place: str, shared_memory_bytes: int) -> None:
     kernel.mount("tmpfs", place, "tmpfs", kernel.NO_SETUID, "mode=755,size=64k,nr_inodes=64")
     for name in _DEVICES:

@@ -18,13 +18,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from . import users
+
 REPORT, COMMAND, OUTPUT, STARTUP = 60, 61, 63, 9
 """Descriptors of the shell: where it reports, where it asks, what commands print to, what it reads first."""
 _UNLOCK, _NUMBER = 0x40045431, 0x80045430
 
+START_FILE = r"""
+[ -f ~/.bashrc ] && . ~/.bashrc </dev/null >/dev/null 2>&1 9<&- 60>&- 61<&- 63>&-
+"""
+"""The agent's own start-up file, which may end the shell."""
+
 LOOP = r"""
 exec 9<&-
-[ -f ~/.bashrc ] && . ~/.bashrc </dev/null >/dev/null 2>&1 60>&- 61<&- 63>&-
 PS1= PS2= HISTCONTROL=
 unset MAILCHECK TMOUT
 shopt -s expand_aliases
@@ -90,6 +96,10 @@ class ShellPlan:
     environment: Mapping[str, str]
     rows: int
     columns: int
+    start_file: bool = True
+    """Whether ~/.bashrc is read."""
+    user: str | None = None
+    """Whom it runs as; None for root."""
 
 
 def start(plan: ShellPlan, lock: Callable[[], None]) -> tuple[int, ShellEnds]:
@@ -100,7 +110,7 @@ def start(plan: ShellPlan, lock: Callable[[], None]) -> tuple[int, ShellEnds]:
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", plan.rows, plan.columns, 0, 0))
     reports, commands = _socket_pair(), _socket_pair()
     output, startup = os.pipe(), os.pipe()
-    os.write(startup[1], LOOP.encode())
+    os.write(startup[1], ((START_FILE if plan.start_file else "") + LOOP).encode())
     os.close(startup[1])
     process = os.fork()
     if process == 0:
@@ -134,8 +144,15 @@ def _become_shell(
         except OSError:
             os.chdir("/")  # it is gone; a shell in the root is better than none
         lock()
+        environment = dict(plan.environment)
+        if plan.user is not None:
+            account = users.find(plan.user)
+            for descriptor in (0, OUTPUT, STARTUP):  # it opens them by name, as /dev/stdout, say
+                os.fchown(descriptor, account.user, account.group)
+            users.become(account)
+            environment |= {"HOME": account.home, "USER": account.name}
         words = ["bash", "--noediting", "--rcfile", f"/proc/self/fd/{STARTUP}", "-i"]
-        os.execve(plan.program, words, dict(plan.environment))  # noqa: S606
+        os.execve(plan.program, words, environment)  # noqa: S606
     except OSError as error:
         os.write(2, f"{plan.program}: {error.strerror}\n".encode())
     finally:

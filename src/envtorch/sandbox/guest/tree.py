@@ -23,7 +23,7 @@ def _identity(descriptor: int) -> Identity:
     return status.st_dev, status.st_ino
 
 
-class Climber:
+class FolderCursor:
     """One open folder of a tree, and the way back to the top."""
 
     def __init__(self, top: int) -> None:
@@ -67,41 +67,56 @@ class TreeEntry:
     status: os.stat_result
 
 
-def walk(top: int) -> Iterator[TreeEntry]:
-    """Everything below the folder `top` (a descriptor), a folder before what is in it, in order of name."""
-    climber = Climber(top)
+def kind_of(status: os.stat_result) -> str:
+    """What an owner is told of an entry: link, folder or file."""
+    mode = status.st_mode
+    return "link" if stat.S_ISLNK(mode) else "folder" if stat.S_ISDIR(mode) else "file"
+
+
+def printable(name: str) -> str:
+    """A name as text; bytes that are none are replaced."""
+    return os.fsencode(name).decode(errors="replace")
+
+
+def walk(top: int, *, depth: int | None = None) -> Iterator[TreeEntry]:
+    """Everything below the folder `top` (a descriptor), a folder before what is in it, in order of name.
+
+    With `depth`, only that many levels.
+    """
+    cursor = FolderCursor(top)
     try:
-        levels = [_Level("", sorted(os.listdir(climber.here), reverse=True))]
+        levels = [_Level("", sorted(os.listdir(cursor.here), reverse=True))]
         while levels:
             level = levels[-1]
             if not level.names:
                 levels.pop()
                 if levels:
-                    climber.leave()
+                    cursor.leave()
                 continue
             name = level.names.pop()
             try:
-                status = os.stat(name, dir_fd=climber.here, follow_symlinks=False)
+                status = os.stat(name, dir_fd=cursor.here, follow_symlinks=False)
             except FileNotFoundError:
                 continue
             path = f"{level.path}{name}"
-            yield TreeEntry(path, name, climber.here, status)
-            if stat.S_ISDIR(status.st_mode) and len(path) < LONGEST_PATH:
-                below = _enter_and_list(climber, name)
+            yield TreeEntry(path, name, cursor.here, status)
+            goes_on = depth is None or len(levels) < depth
+            if goes_on and stat.S_ISDIR(status.st_mode) and len(path) < LONGEST_PATH:
+                below = _enter_and_list(cursor, name)
                 if below is not None:
                     levels.append(_Level(f"{path}/", sorted(below, reverse=True)))
     finally:
-        climber.close()
+        cursor.close()
 
 
-def _enter_and_list(climber: Climber, name: str) -> list[str] | None:
-    """The names in a folder, which the climber is in then; None, and it stays, if that is not allowed."""
+def _enter_and_list(cursor: FolderCursor, name: str) -> list[str] | None:
+    """The names in a folder, which the cursor is in then; None, and it stays, if that is not allowed."""
     with contextlib.suppress(OSError):
-        climber.enter(name)
+        cursor.enter(name)
         try:
-            return os.listdir(climber.here)
+            return os.listdir(cursor.here)
         except OSError:
-            climber.leave()
+            cursor.leave()
     return None
 
 
@@ -118,11 +133,11 @@ def copy(source: int, target: str) -> None:
 
 
 class _Copy:
-    """Two climbers that go the same way, one through the original and one through the copy."""
+    """Two cursors that go the same way, one through the original and one through the copy."""
 
     def __init__(self, source: int, target: int) -> None:
-        self._source = Climber(source)
-        self._target = Climber(target)
+        self._source = FolderCursor(source)
+        self._target = FolderCursor(target)
         self._seen: dict[Identity, str] = {}
         """Files with several names, and the path of the first one."""
 
@@ -154,7 +169,7 @@ class _Copy:
         return _Level(path, os.listdir(self._source.here))
 
     def _copy_entry(self, name: str) -> int | None:
-        """Copy one entry. For a folder, both climbers are inside of it then, and its mode is the answer."""
+        """Copy one entry. For a folder, both cursors are inside of it then, and its mode is the answer."""
         source, target = self._source.here, self._target.here
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
         mode = status.st_mode
@@ -232,27 +247,27 @@ def remove(folder: str) -> None:
 
 
 def _empty(top: int) -> None:
-    climber = Climber(top)
+    cursor = FolderCursor(top)
     try:
         way: list[str] = []
         left_over: set[Identity] = set()
         while True:
-            below = _remove_files(climber.here, left_over)
+            below = _remove_files(cursor.here, left_over)
             if below is not None:
-                os.chmod(below, 0o700, dir_fd=climber.here)  # a folder that the agent has closed
-                climber.enter(below)
+                os.chmod(below, 0o700, dir_fd=cursor.here)  # a folder that the agent has closed
+                cursor.enter(below)
                 way.append(below)
                 continue
             if not way:
                 return
-            here = _identity(climber.here)
-            climber.leave()
+            here = _identity(cursor.here)
+            cursor.leave()
             try:
-                os.rmdir(way.pop(), dir_fd=climber.here)
+                os.rmdir(way.pop(), dir_fd=cursor.here)
             except OSError:
                 left_over.add(here)  # somebody is still writing to it
     finally:
-        climber.close()
+        cursor.close()
 
 
 def _remove_files(folder: int, left_over: set[Identity]) -> str | None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from . import furnishing, kernel, mounts, shell_process, workspace_files
+from . import file_operations, furnishing, kernel, mounts, shell_process
 from . import guest_wire as wire
 from .confinement import Confinement
 from .processes import status
@@ -106,6 +106,8 @@ class WorkspaceInit:
                 mounts.thaw("/")
             case "reenter":
                 furnishing.reenter(descriptors[0])
+            case "listen":
+                return done, [furnishing.listen_on_loopback(request["port"])]
             case "network":
                 return done, [os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)]
             case "resize":
@@ -203,7 +205,7 @@ def _operate(what: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     for place, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, place)
     os.closerange(3, 1 << 16)
-    return workspace_files.perform(what)
+    return file_operations.perform(what)
 
 
 def _foreground_of(process: int) -> int:

@@ -78,7 +78,9 @@ class AgentTools:
             if session.runner.has_tools:
                 result: bytes = await session.call(Call.with_arguments("tool_result", name, arguments))
                 return result
-            if name != STEP or not self._may_step:
+            if name != STEP:
+                return failed_result(f"Unknown tool: {name!r}")  # as FastMCP says it for tools of its own
+            if not self._may_step:
                 raise RpcError(Code.INVALID_PARAMS, f"Unknown tool: {name!r}")
             return _stepped(await session.call(Call.step(json.dumps(arguments).encode())))
         except (EnvironmentFailed, InvalidAction) as error:

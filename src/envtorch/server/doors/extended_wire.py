@@ -26,6 +26,7 @@ from envtorch.protocol.batch import Steps, write_rows
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.extended import (
+    MOST_IN_FRAME,
     Attach,
     Cancel,
     ForkRequest,
@@ -100,7 +101,7 @@ class ExtendedConversation:
     async def serve(self) -> None:
         """Converse until the socket ends; then let the sessions go, to be taken up again or to expire."""
         self._sessions.drain_listeners.add(self._say_draining)
-        if self._sessions.draining:
+        if self._sessions.is_leaving:
             self._say_draining()
         try:
             await self._line.converse(self)
@@ -218,6 +219,10 @@ class ExtendedConversation:
         """
         asked = control_data(message, Steps, self._format)
         self._require_simulation(message)
+        if len(asked.ch) > MOST_IN_FRAME:
+            raise ProtocolError(f"{len(asked.ch)} steps in a message: at most {MOST_IN_FRAME} are taken")
+        if len(set(asked.ch)) < len(asked.ch):
+            raise ProtocolError("a channel takes one step in a message, and one is named twice")
         sessions = [self._channels.get(channel) for channel in asked.ch]
         if message.timeout_s is None:
             together = StepsTogether.of(asked, sessions, id, self._format)

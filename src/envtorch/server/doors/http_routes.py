@@ -199,6 +199,7 @@ class HttpDoor:
         )
         probe["route_class_override"] = DefaultRoute
         router.add_api_route("/ready", self.ready, summary="Whether a session would be opened", **probe)
+        router.add_api_route("/live", self.live, summary="Whether the server answers at all", **probe)
         router.add_api_route("/metrics", self.metrics, summary="Numbers for Prometheus", **probe)
 
     def _register_control(self, router: APIRouter) -> None:
@@ -371,11 +372,16 @@ class HttpDoor:
         told |= {} if recorder is None or recorder.problem is None else {"recording": recorder.problem}
         if recorder is not None and recorder.refuses_calls:
             return JSONResponse({"ready": False, "detail": "recording failed"} | told, status_code=503)
-        if self._sessions.draining:
+        if self._sessions.is_leaving:
             return JSONResponse({"ready": False, "detail": "draining"}, status_code=503)
         if self._sessions.slots.is_full:
             return JSONResponse({"ready": False, "detail": "full"} | told, status_code=503)
         return JSONResponse({"ready": True} | told)
+
+    async def live(self, request: Request) -> Response:
+        """200 and the number of sessions, as long as the event loop turns. A server that does not answer is
+        to be restarted, and one without sessions may be stopped."""
+        return JSONResponse({"live": True, "sessions": self._sessions.active})
 
     async def metrics(self, request: Request) -> Response:
         """Numbers for Prometheus."""
@@ -389,6 +395,7 @@ class HttpDoor:
         return Metrics(
             sessions.meter,
             sessions.phases,
+            lambda: sessions.capacity,
             lambda: sessions.slots.waiting,
             lambda: sessions.stuck,
             sessions.recorder,

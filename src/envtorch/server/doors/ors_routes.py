@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, SessionLost
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.mcp_result import DONE
 from envtorch.protocol.messages import read_json
 from envtorch.protocol.observation_text import observation_text
 from envtorch.server.doors.agent_tools import STEP, AgentTools
@@ -109,9 +110,8 @@ class OrsEpisode:
     """What a session's routes remember of its episode."""
 
     prompt: str
-    finished: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by a call until its outcome is known: the next one is made only if `finished` is still false."""
+    """Held by a call until its outcome is known: the next one is made only if the episode is not over."""
 
 
 class OrsDoor:
@@ -269,7 +269,7 @@ class OrsDoor:
         if call is None:
             return _refused(f"there is no tool {asked.name!r}", "not_found")
         async with episode.turn:
-            if episode.finished and session.ledger.find(id, _digest(call)) is None:
+            if session.is_over and session.ledger.find(id, _digest(call)) is None:
                 return _refused("the episode is over", "episode_finished")
             try:
                 answer = await session.call(call, id=id, digest=_digest(call))
@@ -278,7 +278,6 @@ class OrsDoor:
             output = _output(answer) if isinstance(answer, Encoded) else _tool_output(read_json(answer))
             if output is None:
                 return _refused(_said(read_json(answer)), None)
-            episode.finished = episode.finished or output["finished"]
             return json.dumps({"ok": True, "output": output})
 
     def _step_of(self, session: Session, asked: CallRequest) -> Call | None:
@@ -427,7 +426,7 @@ def _tool_output(result: dict[str, Any]) -> dict[str, Any] | None:
         "blocks": blocks,
         "metadata": None,
         "reward": None if reward is None else float(reward),
-        "finished": bool(meta.get("envtorch/done")),
+        "finished": bool(meta.get(DONE)),
     }
 
 

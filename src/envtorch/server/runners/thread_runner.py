@@ -130,9 +130,10 @@ class ThreadStarts:
     def _wake_all(self) -> None:
         """Those that were woken do not begin: a call holds the interpreter's lock for long."""
         self._timer = None
-        while self._waiting:
-            worker, job = self._waiting.popleft()
-            worker.jobs.put(job)
+        with suppress(IndexError):  # empty; threads that begin meanwhile take from it, too
+            while True:
+                worker, job = self._waiting.popleft()
+                worker.jobs.put(job)
 
 
 class ThreadStock:

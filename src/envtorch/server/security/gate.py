@@ -25,7 +25,7 @@ __all__ = ["AccessGate", "is_worth_logging"]
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = ("/health", "/ready")
+OPEN_PATHS = ("/health", "/ready", "/live")
 """What probes ask for: open to every caller, under any host name."""
 
 EXPOSED_HEADERS = ("EnvTorch-Session", "Mcp-Session-Id", "MCP-Protocol-Version")

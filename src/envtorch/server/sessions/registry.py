@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import (
+    CapacityReached,
     ConfigurationError,
     Draining,
     EnvTorchError,
@@ -78,6 +79,10 @@ class Sessions:
         self.replica: str | None = None
         """The name of this server among several behind one address; session ids begin with it."""
         self.draining = False
+        self.finishing = False
+        self._finished = asyncio.Event()
+        self.hanging: list[str] = []
+        """What still ran when the server had closed everything else."""
         self.span: Span = no_span
         self.recorder: Recorder | None = None
         self.drain_listeners: set[Callable[[], None]] = set()
@@ -213,7 +218,7 @@ class Sessions:
             grace = min(grace_s or self.config.reconnect_grace, self.config.max_reconnect_grace)
             work = self.open(held=False, wait_s=wait_s, unheld_s=grace, token=token)
             opening = self._opening[token] = asyncio.get_running_loop().create_task(work)
-            opening.add_done_callback(lambda _: self._opening.pop(token))
+            opening.add_done_callback(lambda _: self._opened(token))
         return await asyncio.shield(opening)
 
     async def open(
@@ -229,7 +234,7 @@ class Sessions:
         Raises `CapacityReached` when every slot is taken and none came free within `wait_s`, and
         `FactoryFailed` when the environment cannot be built.
         """
-        if self.draining:
+        if self.is_leaving:
             raise Draining("the server is shutting down and opens no session")
         if self.factory.is_shared and self._live:
             return next(iter(self._live.values()))
@@ -264,6 +269,8 @@ class Sessions:
         """
         if self.factory.is_shared:
             raise Unsupported("this environment cannot be forked: every session shares the one instance")
+        if count > self.slots.capacity:  # before anything is made for each of them
+            raise CapacityReached.of(self.slots.taken, self.slots.capacity)
         names = [Names.new(replica=self.replica) for _ in range(count)]
         await self.slots.take_together(names)
         outcome = session.submit(Call.with_arguments("fork", count), timeout_s=timeout_s)
@@ -399,6 +406,41 @@ class Sessions:
             self.slots.free(session.names)
         if self._anonymous is session:
             self._anonymous = None
+        self._look_if_finished()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the server was told to stop: it opens no session any more."""
+        return self.finishing or self.draining
+
+    async def finish(self, deadline_s: float) -> bool:
+        """Begin no episode, tell whoever listens, and wait until the sessions that are open have ended.
+
+        Their calls are made meanwhile, all but `reset`. Says whether all ended before the deadline.
+        """
+        self.finishing = True
+        self._tell_listeners()
+        self._look_if_finished()
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._finished.wait()
+        except TimeoutError:
+            logger.warning("%d sessions are still open after %g s", len(self._live), deadline_s)
+            return False
+        return True
+
+    def _opened(self, token: str) -> None:
+        """A session was opened, or could not be."""
+        del self._opening[token]
+        self._look_if_finished()
+
+    def _look_if_finished(self) -> None:
+        if self.finishing and not self._live and not self._opening:
+            self._finished.set()
+
+    def _tell_listeners(self) -> None:
+        for listener in list(self.drain_listeners):
+            listener()
 
     async def drain(self, deadline_s: float) -> bool:
         """Take nothing new, tell whoever listens, and wait for the calls that run.
@@ -407,8 +449,8 @@ class Sessions:
         """
         self.draining = True
         self.stop_at = asyncio.get_running_loop().time() + deadline_s
-        for listener in list(self.drain_listeners):
-            listener()
+        if not self.finishing:
+            self._tell_listeners()
         idle = asyncio.Event()
         self.meter.when_idle = idle.set
         try:
@@ -429,12 +471,17 @@ class Sessions:
         now = asyncio.get_running_loop().time()
         left_s = CLOSE_S if self.stop_at is None else max(self.stop_at - now, SHORTEST_CLOSE_S)
         reason = "the server was stopped"
-        closing = [asyncio.ensure_future(session.close(reason)) for session in list(self._live.values())]
-        closing.append(asyncio.ensure_future(self._close_spare()))
+        live = list(self._live.values())
+        closing: dict[asyncio.Future[None], Session | None] = {
+            asyncio.ensure_future(session.close(reason)): session for session in live
+        }
+        closing[asyncio.ensure_future(self._close_spare())] = None
         _, hanging = await asyncio.wait(closing, timeout=left_s)
-        if hanging:
-            logger.warning("%d environments did not close in time, and end with the server", len(hanging))
         for task in hanging:
+            session = closing[task]
+            what = "an unused environment" if session is None else f"{session.runner.name} ({session.id[:8]})"
+            self.hanging.append(what)
+            logger.warning("%s did not end in time, and ends with the server", what)
             task.cancel()  # its thread is a daemon: it ends with the process
         self.threads.close()
         if self._launcher is not None:

@@ -18,8 +18,10 @@ from envtorch.errors import (
     TimedOut,
 )
 from envtorch.protocol.calls import STEPPING, Call
+from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.host import failure_of
 from envtorch.protocol.ledger import CallOutcome, Ledger
+from envtorch.protocol.mcp_result import is_done
 from envtorch.protocol.phases import Event, SessionPhase, advance
 from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.session_context import Holder, SessionContext
@@ -100,6 +102,8 @@ class Session:
         self._running: CallOutcome | None = None
         self._waiting: deque[CallOutcome] = deque()
         self._is_advancing = False
+        self.is_over: bool = copy_of is not None and copy_of.is_over
+        """Whether a step or a tool's result, by any door, said that the episode is done."""
         self._idle: asyncio.Event | None = None
         self._holder: Holder | None = None
         self._was_dropped = False
@@ -163,7 +167,8 @@ class Session:
             if known is not None:
                 self._context.meter.repeated += 1
                 return known
-        if self._gone is not None or self._context.draining:
+        is_beginning = self._context.finishing and call.operation == "reset"
+        if self._gone is not None or self._context.draining or is_beginning:
             return CallOutcome.refused(call, self._refusal())
         if self._recorder is not None and (refusal := self._recorder.refusal(call)) is not None:
             return CallOutcome.refused(call, refusal)
@@ -264,6 +269,10 @@ class Session:
         operation = outcome.call.operation
         if error is None and operation in STEPPING:
             self.steps += 1
+        if isinstance(result, Encoded):
+            self.is_over = result.done or (self.is_over and operation != "reset")
+        elif operation == "tool_result" and error is None:
+            self.is_over = self.is_over or is_done(result)
         self._context.meter.ended(operation, now - outcome.began, outcome.error or error)
         if self._recorder is not None:
             gave_up = outcome.is_settled and error is not None

@@ -24,6 +24,9 @@ class SessionContext(Protocol):
 
     meter: Meter
     draining: bool
+    """Every call is refused."""
+    finishing: bool
+    """A call that would begin an episode is refused."""
     span: Span
     recorder: "Recorder | None"
 

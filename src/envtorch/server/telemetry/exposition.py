@@ -31,11 +31,13 @@ class Metrics(Collector):
         self,
         meter: Meter,
         phases: Callable[[], Counter[str]],
+        capacity: Callable[[], int],
         queue: Callable[[], int],
         stuck: Callable[[], int],
         recording: RecordingState | None,
     ) -> None:
         self._meter, self._phases, self._queue, self._stuck = meter, phases, queue, stuck
+        self._capacity = capacity
         self._recording = recording
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -50,6 +52,9 @@ class Metrics(Collector):
         for phase, count in sorted(self._phases().items()):
             sessions.add_metric([phase], count)
         yield sessions
+        yield GaugeMetricFamily(
+            "envtorch_sessions_capacity", "The most sessions at a time, in all workers.", self._capacity()
+        )
         yield GaugeMetricFamily("envtorch_waiting", "Callers who wait for a slot.", self._queue())
         yield GaugeMetricFamily(
             "envtorch_sessions_stuck", "Sessions in a call that does not return.", self._stuck()

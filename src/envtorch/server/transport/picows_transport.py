@@ -87,34 +87,34 @@ class Outbox:
         return found
 
     def __init__(self) -> None:
-        self._letters: list[tuple[FastLine, Any, bytes]] = []
+        self._waiting: list[tuple[FastLine, Any, bytes]] = []
         self._since = 0.0
-        self._in_company = True
+        self._several_last_turn = True
 
     def post(self, line: "FastLine", kind: Any, frame: bytes) -> None:
         now = perf_counter()
-        if not self._letters:
-            if not self._in_company and now - self._since > self.COMPANY_S:
+        if not self._waiting:
+            if not self._several_last_turn and now - self._since > self.COMPANY_S:
                 self._since = now
                 line.write(kind, frame)
                 return
             self._since = now
             asyncio.get_running_loop().call_soon(self._end_turn)
-        self._letters.append((line, kind, frame))
+        self._waiting.append((line, kind, frame))
         if now - self._since > self.PATIENCE_S:
             self.flush()
 
     def _end_turn(self) -> None:
-        self._in_company = len(self._letters) != 1
+        self._several_last_turn = len(self._waiting) != 1
         self.flush()
 
     def flush(self) -> None:
-        letters, self._letters = self._letters, []
-        for line, kind, frame in letters:
+        waiting, self._waiting = self._waiting, []
+        for line, kind, frame in waiting:
             line.write(kind, frame)
 
 
-class Stall:
+class SlowReaderWatch:
     """Watches a peer that is slow to read, and drops it when it reads nothing for too long.
 
     Sooner if more than `most_bytes` are unsent: what a peer may cost that never reads is bounded.
@@ -164,7 +164,7 @@ class FastLine(WSListener):
         self._is_refused = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_congested = self._is_paused = False
-        self._stall: Stall | None = None
+        self._slow_reader: SlowReaderWatch | None = None
 
     def open(
         self,
@@ -284,8 +284,8 @@ class FastLine(WSListener):
 
     def write(self, kind: Any, frame: bytes) -> None:
         """Send a frame now: called by the outbox."""
-        if self._stall is not None:
-            self._stall.added += len(frame)
+        if self._slow_reader is not None:
+            self._slow_reader.added += len(frame)
         self._transport.send(kind, frame)
 
     def close(self, code: int = 1000) -> None:
@@ -321,11 +321,13 @@ class FastLine(WSListener):
 
     def _watch_progress(self, is_congested: bool) -> None:
         """Drop the peer if it reads nothing of what is unsent."""
-        if is_congested and self._stall is None and not self._ended.done():
-            self._stall = Stall(self._transport.underlying_transport, UNSENT_MESSAGES * self._max_bytes)
-        elif not is_congested and self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
+        if is_congested and self._slow_reader is None and not self._ended.done():
+            self._slow_reader = SlowReaderWatch(
+                self._transport.underlying_transport, UNSENT_MESSAGES * self._max_bytes
+            )
+        elif not is_congested and self._slow_reader is not None:
+            self._slow_reader.cancel()
+            self._slow_reader = None
 
     def _say_goodbye(self, code: Any) -> None:
         """The peer closes, or answers our own close frame."""

@@ -172,7 +172,9 @@ class Master:
         """The first word drains, the second hurries; a worker understands SIGTERM in the same way."""
         if not self._stopping:
             self._stopping = self._page.is_stopping = True
-            asyncio.get_running_loop().call_later(self._plan.drain_s + STOP_S, self._kill)
+            asyncio.get_running_loop().call_later(
+                self._plan.finish_s + self._plan.drain_s + STOP_S, self._kill
+            )
         for child in self._children.values():
             child.signal(signal.SIGTERM)
 

@@ -49,7 +49,7 @@ class PeerLink:
         self._ended = ended
         self._outbox: list[Message] = []
         self._wake = asyncio.Event()
-        self._closing = False
+        self._closing = self._has_ended = False
         self._expected: dict[tuple[int, int], deque[Receiver]] = {}
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._write())]
@@ -58,7 +58,7 @@ class PeerLink:
         self._request(message, self._send)
 
     async def ask(self, message: Message) -> Message:
-        """The reply to a request."""
+        """The reply to a request; an error when the connection ends before it."""
         answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
         def resolve(reply: Message) -> None:
@@ -71,6 +71,8 @@ class PeerLink:
     def _request(self, message: Message, receiver: Receiver) -> None:
         """While it is under way the server is busy with it, and does not shut down before the answer."""
         assert message.id is not None
+        if self._has_ended:
+            raise self._gone()
         self._sessions.meter.busy(+1)
         self._expected.setdefault((message.ch, message.id), deque()).append(receiver)
         self._outbox.append(message)
@@ -116,7 +118,9 @@ class PeerLink:
         receiver(message)
 
     def _end(self) -> None:
-        """Tell whoever still waits; not when another socket took the session, where the requests run on."""
+        """Tell whoever still waits. Not the socket's client when it has hung up, or when another socket took
+        the session, where the requests run on."""
+        self._has_ended = True
         taken_over = self._connection.close_code == TAKEN_OVER
         self._tasks[1].cancel()
         self._ended(self, taken_over)
@@ -125,7 +129,7 @@ class PeerLink:
             lost = Message.of(error_reply(self._gone(), self._format), id=id, ch=channel)
             for receiver in receivers:
                 self._sessions.meter.busy(-1)
-                if not (taken_over or self._closing):
+                if receiver is not self._send or not (taken_over or self._closing):
                     receiver(lost)
 
 

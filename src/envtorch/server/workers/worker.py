@@ -156,7 +156,9 @@ class WorkerServer(DrainingServer):
         hands: WorkerResources,
     ) -> None:
         sessions = server.sessions if server else None
-        super().__init__(config, sessions, drain_s=plan.drain_s, on_ready=lambda: None)
+        super().__init__(
+            config, sessions, finish_s=plan.finish_s, drain_s=plan.drain_s, on_ready=lambda: None
+        )
         self._server = server
         self._slots = slots
         self._line = hands.line

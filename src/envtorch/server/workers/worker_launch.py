@@ -13,6 +13,7 @@ from envtorch.server.serve import find_dead_peers, is_loopback
 from envtorch.server.workers.master import Master, require_support
 from envtorch.server.workers.peer_directory import private_directory
 from envtorch.server.workers.worker_messages import WorkerPlan
+from envtorch.settings import Settings
 
 __all__ = ["serve_workers"]
 
@@ -25,7 +26,8 @@ def serve_workers(
     port: int = 8000,
     listener: socket.socket | None = None,
     token_file: Path | str | None = None,
-    drain_s: float = 30.0,
+    finish_s: float | None = None,
+    drain_s: float | None = None,
     isolation: str | None = None,
     sessions: int | None = None,
     preludes: Sequence[str] = (),
@@ -50,6 +52,7 @@ def serve_workers(
     if listener is None:
         listener = socket.create_server((host, port), backlog=2048)
     find_dead_peers(listener)
+    settings = Settings.from_environ()
     with private_directory() as directory, listener:
         plan = WorkerPlan(
             master=os.getpid(),
@@ -57,7 +60,8 @@ def serve_workers(
             secret=secrets.token_urlsafe(32),
             loader=loader,
             target=target,
-            drain_s=drain_s,
+            finish_s=settings.finish_s if finish_s is None else finish_s,
+            drain_s=settings.drain_s if drain_s is None else drain_s,
             is_exposed=not is_loopback(listener),
             isolation=isolation,
             sessions=sessions,

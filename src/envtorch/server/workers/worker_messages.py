@@ -42,6 +42,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     loader: str
     """`"module:function"` that makes the application of `target`."""
     target: str
+    finish_s: float
     drain_s: float
     is_exposed: bool
     """Whether others than this machine can reach the server."""

@@ -22,14 +22,14 @@ from envtorch.server.runners.process.process_messages import (
     CallFailed,
     FrameSocket,
     Hello,
+    RawAnswer,
     Ready,
-    Told,
     keep_only,
 )
 from envtorch.server.runners.process.process_spawning import branch, threads
 from envtorch.server.sessions.environment_factory import Factory
 
-__all__ = ["Seed", "be_born"]
+__all__ = ["Seed", "run_session_process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Seed:
     keeper: int
 
 
-def be_born(seed: Seed, descriptor: int) -> NoReturn:
+def run_session_process(seed: Seed, descriptor: int) -> NoReturn:
     """In a new process: build the environment, serve it to its end, and end."""
     try:
         keep_only(descriptor)
@@ -114,7 +114,7 @@ class Child:
         answered = self._call(call)
         if answered.error is not None:
             return _failed(answered.error)
-        return answered.result if isinstance(answered.result, Encoded) else Told(answered.result or b"")
+        return answered.result if isinstance(answered.result, Encoded) else RawAnswer(answered.result or b"")
 
     def _call(self, call: Call) -> CallResult:
         if self._loop is None:
@@ -142,7 +142,7 @@ class Child:
             for descriptor in descriptors:
                 if descriptor != self._frames.socket.fileno():
                     os.close(descriptor)
-        return Told(b"")
+        return RawAnswer(b"")
 
     def _copies(self, count: int) -> list[EnvironmentHost]:
         """What the copies will serve. Memory is copied by the kernel; what lies outside, by the author."""

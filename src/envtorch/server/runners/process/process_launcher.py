@@ -11,7 +11,15 @@ from typing import Any
 
 from envtorch.env import EnvSpec, load_object
 from envtorch.errors import ConfigurationError, EnvTorchError, FactoryFailed
-from envtorch.server.runners.process.process_messages import Died, Kill, Plan, Unfit, Warm, pack, read_note
+from envtorch.server.runners.process.process_messages import (
+    Died,
+    Kill,
+    Plan,
+    Unfit,
+    ZygoteReady,
+    pack,
+    read_note,
+)
 from envtorch.server.runners.process.process_runner import ProcessRunner, welcome
 from envtorch.server.sessions.environment_factory import Factory
 from envtorch.settings import environment_for_processes
@@ -80,7 +88,7 @@ class SupervisorProcess:
                     self._bury(note)
                 elif self._warm.done():
                     logger.warning("the zygote died, and is replaced; its sessions live on")
-                elif isinstance(note, Warm):
+                elif isinstance(note, ZygoteReady):
                     self._warm.set_result(None)
                 else:
                     self._warm.set_exception(unfit(note))

@@ -22,10 +22,10 @@ __all__ = [
     "Hello",
     "Kill",
     "Plan",
+    "RawAnswer",
     "Ready",
-    "Told",
     "Unfit",
-    "Warm",
+    "ZygoteReady",
     "pack",
     "read_answer",
     "read_note",
@@ -76,7 +76,7 @@ class Ready(Value, frozen=True):
     has_tools: bool
 
 
-class Told(Value, frozen=True):
+class RawAnswer(Value, frozen=True):
     """Any other answer, as bytes."""
 
     data: bytes
@@ -119,7 +119,7 @@ class Kill(Value, frozen=True):
     process: int
 
 
-class Warm(Value, frozen=True):
+class ZygoteReady(Value, frozen=True):
     """A zygote has loaded everything."""
 
 
@@ -136,8 +136,8 @@ class Died(Value, frozen=True):
     status: int
 
 
-Answer = Hello | Ready | Encoded | Told | CallFailed
-Note = Warm | Unfit | Died
+Answer = Hello | Ready | Encoded | RawAnswer | CallFailed
+Note = ZygoteReady | Unfit | Died
 
 _pack = msgspec.msgpack.Encoder().encode
 _calls = msgspec.msgpack.Decoder(Call)

@@ -27,8 +27,8 @@ from envtorch.server.runners.process.process_messages import (
     Answer,
     CallFailed,
     Hello,
+    RawAnswer,
     Ready,
-    Told,
     frame,
     read_answer,
     take_length,
@@ -175,7 +175,7 @@ class ProcessRunner:
             done(None, answer.error())
         elif isinstance(answer, Encoded):
             done(answer, None)
-        elif isinstance(answer, Told):
+        elif isinstance(answer, RawAnswer):
             done(answer.data, None)
         else:
             self._kill("its process broke the rules of the conversation")

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from envtorch.env import EnvSpec, load_object
 from envtorch.protocol.codec import Codec
-from envtorch.server.runners.process.process_child import Seed, be_born
-from envtorch.server.runners.process.process_messages import Plan, Unfit, Warm, pack
+from envtorch.server.runners.process.process_child import Seed, run_session_process
+from envtorch.server.runners.process.process_messages import Plan, Unfit, ZygoteReady, pack
 from envtorch.server.runners.process.process_spawning import branch, die_with_parent, threads
 from envtorch.server.sessions.environment_factory import Factory
 
@@ -28,7 +28,7 @@ def main(keeper: int, lifeline: socket.socket, spawning: socket.socket, warm: in
             lifeline.send(pack(Unfit(f"{type(error).__name__}: {error}")))
             os._exit(0)
         os.write(warm, b"w")
-        lifeline.send(pack(Warm()))
+        lifeline.send(pack(ZygoteReady()))
         lifeline.close()
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page of the modules
@@ -37,7 +37,7 @@ def main(keeper: int, lifeline: socket.socket, spawning: socket.socket, warm: in
             if not data:
                 os._exit(0)
             if branch(keeper):
-                be_born(seed, descriptors[0])
+                run_session_process(seed, descriptors[0])
             for descriptor in descriptors:
                 os.close(descriptor)
     finally:

@@ -1,19 +1,23 @@
-"""The tools of the terminal environment: their arguments, and how they are described."""
+"""The tools of the environments with a shell and files: their arguments, and how they are described."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from envtorch.types import Tool
 
-__all__ = ["TOOLS", "describe_tools"]
+__all__ = ["FILE_TOOLS", "TERMINAL_TOOLS", "ToolArguments", "describe_tools", "explain_arguments"]
 
 
-class _Arguments(BaseModel):
+class ToolArguments(BaseModel):
+    """The arguments of a tool; its docstring describes the tool."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class BashArguments(_Arguments):
+class BashArguments(ToolArguments):
     """Run a command in a persistent bash shell: its directory, variables, functions and background jobs are
     kept for the next command. Answers with stdout and stderr, and the exit code when it is not 0. Programs
     cannot read from stdin; set `terminal` for one that wants a terminal (an editor, a debugger, a prompt),
@@ -26,7 +30,7 @@ class BashArguments(_Arguments):
     terminal: bool = Field(default=False, description="Run it on the terminal, and answer with the screen")
 
 
-class SendKeysArguments(_Arguments):
+class SendKeysArguments(ToolArguments):
     """Type on the terminal, and answer with the screen. Without a program that has the terminal, an
     interactive shell is started on it; `exit` ends that. Special keys: <enter>, <tab>, <esc>, <backspace>,
     <up>, <down>, <left>, <right>, <home>, <end>, <page-up>, <page-down>, <delete>, <ctrl-c> and the like."""
@@ -37,11 +41,11 @@ class SendKeysArguments(_Arguments):
     )
 
 
-class ScreenArguments(_Arguments):
+class ScreenArguments(ToolArguments):
     """Show the terminal's screen as it is now."""
 
 
-class ReadFileArguments(_Arguments):
+class ReadFileArguments(ToolArguments):
     """Read a text file, or some lines of it."""
 
     path: str = Field(description="Absolute, or relative to the shell's directory")
@@ -49,14 +53,14 @@ class ReadFileArguments(_Arguments):
     last_line: Annotated[int, Field(ge=1)] | None = None
 
 
-class WriteFileArguments(_Arguments):
+class WriteFileArguments(ToolArguments):
     """Make or replace a text file, and the directories above it."""
 
     path: str = Field(description="Absolute, or relative to the shell's directory")
     text: str = Field(description="The whole contents")
 
 
-class EditFileArguments(_Arguments):
+class EditFileArguments(ToolArguments):
     """Replace a text that occurs exactly once in a file by another."""
 
     path: str = Field(description="Absolute, or relative to the shell's directory")
@@ -66,14 +70,14 @@ class EditFileArguments(_Arguments):
     new: str = Field(description="What stands there afterwards")
 
 
-class ListFilesArguments(_Arguments):
+class ListFilesArguments(ToolArguments):
     """List a directory."""
 
     path: str = "."
     depth: Annotated[int, Field(ge=1, le=16)] = Field(default=1, description="How many levels to show")
 
 
-class SearchArguments(_Arguments):
+class SearchArguments(ToolArguments):
     """Find lines in text files that match a regular expression of Python's."""
 
     pattern: str
@@ -81,27 +85,39 @@ class SearchArguments(_Arguments):
     glob: str = Field(default="", description="Only files with such names, as in '*.py'")
 
 
-class SubmitArguments(_Arguments):
+class ViewImageArguments(ToolArguments):
+    """Look at a picture that a program has made: PNG, JPEG, GIF or WebP."""
+
+    path: str = Field(description="Absolute, or relative to the shell's directory")
+
+
+class SubmitArguments(ToolArguments):
     """Say that the work is done. This ends the episode; a task is graded now."""
 
 
-TOOLS: dict[str, type[_Arguments]] = {
-    "bash": BashArguments,
-    "send_keys": SendKeysArguments,
-    "screen": ScreenArguments,
+FILE_TOOLS: dict[str, type[ToolArguments]] = {
     "read_file": ReadFileArguments,
     "write_file": WriteFileArguments,
     "edit_file": EditFileArguments,
     "list_files": ListFilesArguments,
     "search": SearchArguments,
+    "view_image": ViewImageArguments,
+}
+"""The tools for files, with the classes of their arguments."""
+
+TERMINAL_TOOLS: dict[str, type[ToolArguments]] = {
+    "bash": BashArguments,
+    "send_keys": SendKeysArguments,
+    "screen": ScreenArguments,
+    **FILE_TOOLS,
     "submit": SubmitArguments,
 }
-"""Each tool with the class of its arguments, whose docstring describes it."""
+"""Those of a session with a terminal."""
 
 
-def describe_tools() -> list[Tool]:
-    """The tools as values, in the order of `TOOLS`."""
-    return [_described(name, arguments) for name, arguments in TOOLS.items()]
+def describe_tools(tools: Mapping[str, type[ToolArguments]]) -> list[Tool]:
+    """The tools as values, in their order."""
+    return [_described(name, arguments) for name, arguments in tools.items()]
 
 
 def _described(name: str, arguments: type[BaseModel]) -> Tool:
@@ -109,3 +125,9 @@ def _described(name: str, arguments: type[BaseModel]) -> Tool:
     schema.pop("description", None)
     schema.pop("title", None)
     return Tool(name=name, description=" ".join((arguments.__doc__ or "").split()), input_schema=schema)
+
+
+def explain_arguments(error: pydantic.ValidationError) -> str:
+    """What is wrong with the arguments of a tool, one after another."""
+    found = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors()]
+    return "; ".join(found)

@@ -1,0 +1,82 @@
+"""What an episode was made of, so that it can be played again: its calls, and a digest of every answer."""
+
+import hashlib
+from typing import Any, NamedTuple
+
+from envtorch.errors import Cancelled, TimedOut
+from envtorch.protocol.formats import Format
+from envtorch.protocol.wire import Answer, Ask
+
+__all__ = ["EpisodeLog", "Played", "digest_of"]
+
+CHANGING = frozenset(("reset", "step", "mcp"))
+"""The calls that may change an environment; the others are not played again."""
+DIGEST_BYTES = 16
+KNOWN = frozenset(("observation", "reward", "done", "terminated", "truncated", "metadata"))
+"""What a server says of a step."""
+
+
+class Played(NamedTuple):
+    """A call, and what was answered."""
+
+    ask: Ask
+    digest: bytes
+
+
+class EpisodeLog:
+    """The calls of one episode, from its reset on."""
+
+    def __init__(self) -> None:
+        self.plays: list[Played] = []
+        self.unknown: str | None = None
+        """The call that was not answered, so that nobody knows what it has changed; then the episode cannot
+        be played again."""
+
+    def copy(self) -> "EpisodeLog":
+        log = EpisodeLog()
+        log.plays, log.unknown = list(self.plays), self.unknown
+        return log
+
+    def note(self, ask: Ask, answer: Answer, format: Format) -> None:
+        """A call was answered."""
+        if ask.type not in CHANGING:
+            return
+        if answer.type == "error" and isinstance(answer.error(), TimedOut | Cancelled):
+            self.lose_track(ask)
+            return
+        if ask.type == "reset" and answer.type != "error":
+            self.plays, self.unknown = [], None
+        self.plays.append(Played(ask, digest_of(answer, format)))
+
+    def lose_track(self, ask: Ask) -> None:
+        """A call was not answered."""
+        if ask.type in CHANGING:
+            self.unknown = self.unknown or f"{ask.type} {self.step_of(len(self.plays))}"
+
+    def step_of(self, place: int) -> int:
+        """The number of the step at a place in the log: the reset is 0."""
+        begins_with_reset = bool(self.plays) and self.plays[0].ask.type == "reset"
+        return place if begins_with_reset or not self.plays else place + 1
+
+
+def digest_of(answer: Answer, format: Format) -> bytes:
+    """Two answers that a caller cannot tell apart have the same digest."""
+    if answer.type == "error":
+        error = answer.error()
+        said = f"{error.code}: {error.message}".encode()
+    elif answer.type == "observation":
+        said = format.write(_whole(answer.data))
+    else:
+        said = format.write(answer.data)
+    return hashlib.blake2b(said, digest_size=DIGEST_BYTES, person=answer.type.encode()[:16]).digest()
+
+
+def _whole(data: dict[str, Any]) -> list[Any]:
+    """What an observation's reply says, told or not: several in one message say more than one alone."""
+    done, is_truncated = bool(data.get("done")), bool(data.get("truncated"))
+    is_terminated = data.get("terminated")
+    if is_terminated is None:
+        is_terminated = done and not is_truncated
+    others = {name: data[name] for name in sorted(data.keys() - KNOWN)}
+    told = [data.get("observation"), data.get("reward"), done, is_terminated, is_truncated]
+    return [*told, data.get("metadata") or None, others]

@@ -1,0 +1,241 @@
+"""Plays groups and trees: the engine behind `Rollouts`, and in each of their drivers."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.rollout.beginnings import Beginning, RolloutClient, Sharing, SharingCosts, close_quietly
+from envtorch.rollout.blame import Faults
+from envtorch.rollout.chat_formats import ChatFormat
+from envtorch.rollout.chat_templates import ChatTemplate
+from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
+from envtorch.rollout.group_scoring import GroupScorer, scored
+from envtorch.rollout.rollout_orders import GroupOrder, Lost, RolloutOrder, TreeOrder
+from envtorch.rollout.rollout_trees import RolloutTree, TreeGrower
+from envtorch.rollout.seats import Seats
+from envtorch.rollout.session_places import SessionPlaces
+from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup
+from envtorch.rollout.transcripts import Transcript
+from envtorch.rollout.turn_taking import TurnTaker
+from envtorch.types import StepResult
+
+__all__ = ["OrderPlayer", "PlayOptions", "pause"]
+
+T = TypeVar("T")
+
+LINGER_S = 0.005
+"""How long a call of a local model waits at least for rollouts that are in a step."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+"""Between attempts that the infrastructure has lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayOptions:
+    """How orders are played: the options of `Rollouts`."""
+
+    format: ChatFormat
+    template: ChatTemplate | None
+    concurrency: int
+    max_turns: int
+    attempts: int
+    policy_calls: int
+    batch_size: int
+    step_timeout_s: float | None
+    reset_timeout_s: float | None
+    faults: Faults
+    share: Sharing | None
+    score: GroupScorer | None
+
+    def __post_init__(self) -> None:
+        counts = (self.concurrency, self.max_turns, self.attempts, self.policy_calls, self.batch_size)
+        if min(counts) < 1:
+            raise ConfigurationError(
+                "concurrency, max_turns, attempts, policy_calls and batch_size are at least 1"
+            )
+
+
+class OrderPlayer:
+    """Plays orders with one policy, many at a time."""
+
+    def __init__(self, policy: RolloutPolicy, options: PlayOptions) -> None:
+        self._options = options
+        self._costs = SharingCosts(options.share)
+        self._seats = Seats(options.concurrency)
+        calls = options.policy_calls
+        linger_s = LINGER_S if calls == 1 else 0.0
+        self._batcher = Batcher(policy, calls=calls, size=options.batch_size, linger_s=linger_s)
+        self._turns = TurnTaker(
+            self._batcher,
+            options.faults,
+            max_turns=options.max_turns,
+            step_timeout_s=options.step_timeout_s,
+        )
+        self._preparing = asyncio.Lock()
+        self._is_prepared = False
+        self._started = 0
+
+    @property
+    def batches(self) -> BatchStatistics:
+        return self._batcher.statistics
+
+    @property
+    def version(self) -> int:
+        return self._batcher.version
+
+    async def park(self) -> None:
+        await self._batcher.park()
+
+    def resume(self, version: int | None) -> None:
+        self._batcher.resume(version)
+
+    async def close(self) -> None:
+        """Cancel the policy's calls that run."""
+        await self._batcher.close()
+
+    async def play(self, order: RolloutOrder, places: SessionPlaces, lost: Lost = ()) -> Any:
+        """The result of an order, played at these places. `lost` are attempts at it before this one."""
+        self._started += 1
+        connect = partial(places.open, self._started)
+        if isinstance(order, TreeOrder):
+            return await self._tree(order, self._beginning(order.task, 1, connect), lost)
+        assert isinstance(order, GroupOrder)
+        return await self._group(order, self._beginning(order.task, order.size, connect), lost)
+
+    def _beginning(self, task: Task, size: int, connect: Any) -> Beginning:
+        transcribe = partial(self._transcribe, task)
+        return Beginning(
+            task, connect, transcribe, self._costs, size=size, timeout_s=self._options.reset_timeout_s
+        )
+
+    # A group, and its members.
+
+    async def _group(self, order: GroupOrder, beginning: Beginning, lost: Lost) -> TrajectoryGroup:
+        task, size = order.task, order.size
+        has_root = size > 1 and self._costs.uses_fork(task.options)
+        opened: list[RolloutClient] = []
+        kept: dict[int, RolloutClient] = {}
+        async with self._seats.take(size + has_root):
+            try:
+                with self._batcher.joined(size) as leave:
+                    opened, lost, failed = await self._open(beginning, lost)
+                    if failed is not None:
+                        return order.given_up(lost, failed[1], failed[0])
+                    group = _Group(task, beginning, lost, kept, leave)
+                    clients = [*opened, *(None,) * (size - len(opened))]
+                    members = await _all_of(
+                        [self._member(group, place, client) for place, client in enumerate(clients)]
+                    )
+                if self._options.score is not None:
+                    members = await scored(members, kept, self._options.score)
+            finally:
+                # Members that never started have left theirs open, and those that are scored.
+                await close_quietly(*opened, *kept.values(), beginning)
+        return TrajectoryGroup(task, tuple(members))
+
+    async def _tree(self, order: TreeOrder, beginning: Beginning, lost: Lost) -> RolloutTree:
+        grower = TreeGrower(
+            self._turns,
+            width=order.width,
+            branch_when=order.branch_when,
+            max_leaves=order.max_leaves,
+            attempts=self._options.attempts,
+        )
+        async with self._seats.take(order.seats):
+            opened, lost, failed = await self._open(beginning, lost)
+            if failed is not None:
+                return order.given_up(lost, failed[1], failed[0])
+            try:
+                root = await grower.grow(opened[0], beginning.transcript)
+            finally:
+                await close_quietly(opened[0])
+        root.lost = lost
+        return RolloutTree(order.task, root)
+
+    async def _open(
+        self, beginning: Beginning, lost: Lost
+    ) -> tuple[list[RolloutClient], Lost, tuple[Ending, EnvTorchError] | None]:
+        """The first sessions of a group, why attempts at it were lost, and the failure if all were."""
+        while True:
+            try:
+                return await beginning.open(), lost, None
+            except EnvTorchError as error:
+                ending = self._turns.ending_of(error, has_acted=False)
+                if ending is not Ending.LOST or len(lost) + 1 >= self._options.attempts:
+                    return [], lost, (ending, error)
+                lost = (*lost, error)
+            await pause(len(lost))
+
+    async def _member(self, group: "_Group", place: int, client: RolloutClient | None) -> Trajectory:
+        """One rollout, played again from the group's beginning while the infrastructure loses it.
+
+        The session of one that is to be scored is kept.
+        """
+        lost = group.lost
+        while True:
+            try:
+                try:
+                    client = client or await group.beginning.copy()
+                    played = await self._play(client, group.beginning.transcript, place, lost)
+                    if self._options.score is not None and played.ending.is_scored:
+                        group.kept[place], client = client, None
+                except EnvTorchError as error:  # there is no session to play on
+                    ending = self._turns.ending_of(error, has_acted=False)
+                    played = Trajectory(group.task, place, ending, blame=error, lost=lost)
+                is_over = played.ending is not Ending.LOST or len(lost) + 1 >= self._options.attempts
+                if is_over:
+                    group.leave()
+            finally:
+                if client is not None:
+                    await close_quietly(client)
+            if is_over:
+                return played
+            assert isinstance(played.blame, EnvTorchError)
+            lost, client = (*lost, played.blame), None
+            await pause(len(lost))
+
+    async def _play(self, client: RolloutClient, talk: Transcript, place: int, lost: Lost) -> Trajectory:
+        """One attempt, from the beginning to an ending."""
+        over = await self._turns.play(client, talk)
+        assert over is not None
+        return talk.end(over.ending, place, lost, over.blame)
+
+    async def _transcribe(self, task: Task, client: RolloutClient, result: StepResult[Any]) -> Transcript:
+        async with self._preparing:
+            if not self._is_prepared:
+                await self._options.format.prepare(client)
+                self._is_prepared = True
+        return Transcript.begin(task, self._options.format, self._options.template, result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What the members of a group share."""
+
+    task: Task
+    beginning: Beginning
+    lost: Lost
+    """Why attempts at its beginning were lost."""
+    kept: dict[int, RolloutClient]
+    """The sessions that are to be scored, by the place of their member."""
+    leave: Callable[[], None]
+    """Called by a member that asks the policy for nothing more."""
+
+
+async def pause(lost: int) -> None:
+    """Wait before the next attempt, longer with each one that was lost."""
+    longest = min(FIRST_PAUSE_S * 2**lost, LONGEST_PAUSE_S)
+    await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311, it only spreads retries
+
+
+async def _all_of(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; the first error of any, once the others have been cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
