@@ -27,7 +27,9 @@ class FolderCursor:
     """One open folder of a tree, and the way back to the top."""
 
     def __init__(self, top: int) -> None:
-        self.here = os.dup(top)
+        # Opened anew, not duplicated: a duplicate shares its reading position with every process that has
+        # been given `top`, and forks that are made together read the same folder at the same time.
+        self.here = os.open(".", _FOLDER, dir_fd=top)
         self._above: list[Identity] = []
 
     def enter(self, name: str) -> None:
