@@ -16,7 +16,9 @@ from envtorch import Action, EnvSpec, Observation, State, StepResult
 from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import encode_observation, encode_value
+from envtorch.protocol.mcp_result import tool_result
 from envtorch.protocol.wire import Answer, observation_reply
+from envtorch.tools import CallToolObservation
 
 
 class ModelAction(Action):
@@ -253,6 +255,13 @@ class TestTheEnvelope:
 
     def test_a_reward_that_is_not_a_number_is_null(self) -> None:
         assert self.data(reward=float("nan"))["reward"] is None
+
+    def test_a_reward_that_is_not_a_number_is_a_failure_where_openenv_does_not_decide(self) -> None:
+        odd = ModelObservation(reward=float("inf"))
+        with pytest.raises(EnvironmentFailed, match="reset gave the reward inf"):
+            encode_observation(odd, method="reset", strict=True)
+        with pytest.raises(EnvironmentFailed, match="the tool gave the reward nan"):
+            tool_result(CallToolObservation(tool_name="weigh", result=1, reward=float("nan")))
 
     def test_http_says_metadata_always_and_reward_as_float(self) -> None:
         encoded = encode_observation(ModelObservation(reward=True))

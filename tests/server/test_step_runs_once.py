@@ -104,8 +104,20 @@ def test_a_step_that_goes_wrong_is_one_typed_error_and_ran_once(kind: type[OnLoo
                 env.step(Do(what=what))
             assert kind.ran == [what]
             assert env.step(Do()).observation.text == "well"
-        for what in ("nan", "inf"):
-            assert env.step(Do(what=what)).reward is None, "a reward that is not finite is no reward"
+
+
+@pytest.mark.parametrize("kind", PLACES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("what", ["nan", "inf"])
+def test_a_reward_that_is_not_finite_is_a_failure_and_its_step_ran_once(
+    kind: type[OnLoop], what: str
+) -> None:
+    with running(create_app(kind, max_concurrent_envs=4)) as server, DoEnv(server.url) as env:
+        env.reset()
+        kind.ran.clear()
+        with pytest.raises(EnvironmentFailed, match=f"step gave the reward {what}: a reward is a finite"):
+            env.step(Do(what=what))
+        assert kind.ran == [what]
+        assert env.step(Do()).reward == 1.0, "the session goes on"
 
 
 @pytest.mark.parametrize("kind", PLACES, ids=lambda kind: kind.__name__)

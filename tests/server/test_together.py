@@ -58,7 +58,7 @@ class Cart(Environment[Push, Seen, State]):
             position=float(self.position),
             trail=np.array([self.position, self.count]),
             word=action.word,
-            reward=-abs(float(self.position)),
+            reward=float("nan") if action.word == "odd" else -abs(float(self.position)),
             terminated=bool(self.position > 10),
             truncated=self.count > 100,
             metadata={"count": self.count} if self.count % 2 else {},
@@ -84,7 +84,7 @@ class Cart(Environment[Push, Seen, State]):
             "position": positions,
             "trail": np.column_stack([positions, counts]),
             "word": words,
-            "reward": -abs(positions),
+            "reward": np.where(np.asarray(words) == "odd", np.nan, -abs(positions)),
             "terminated": positions > 10,
             "truncated": [count > 100 for count in counts],
             "metadata": [{"count": count} if count % 2 else {} for count in counts],
@@ -315,6 +315,17 @@ class TestFailures:
             envs.reset()
             result = envs.step([Push(force=1, word="odd")] + [Push(force=1)] * (COUNT - 1))
         assert list(result.errors) == [0]
+
+
+def test_a_reward_that_is_not_finite_is_the_failure_of_its_own_session(envs: Vector) -> None:
+    words = ["", "odd", "", "odd", ""]
+    result = envs.step([Push(force=1.0, word=word) for word in words])
+    assert Cart.calls == [COUNT]
+    assert result.rewards == [-1.0, None, -1.0, None, -1.0]
+    for place in (1, 3):
+        assert isinstance(result.errors[place], EnvironmentFailed)
+        assert "the reward nan" in str(result.errors[place])
+    assert envs.step([Push(force=1.0)] * COUNT).rewards == [-2.0] * COUNT, "every step happened once"
 
 
 def test_sessions_stay_sessions(server: Running) -> None:

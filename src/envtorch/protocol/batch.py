@@ -7,6 +7,7 @@ columns; in MessagePack an array travels as its buffer, and the client gets a vi
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,27 @@ from pydantic_core import to_json
 
 from envtorch.errors import EnvironmentFailed, InvalidAction
 from envtorch.protocol.columns import as_lists, is_array, rows_of, table_of
-from envtorch.protocol.encoding import BESIDE, Encoded, encode_value, fallback, has_own_flags, reward_of
+from envtorch.protocol.encoding import (
+    BESIDE,
+    Encoded,
+    encode_value,
+    fallback,
+    has_own_flags,
+    not_finite,
+    reward_of,
+)
 from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 
-__all__ = ["Columns", "Steps", "column_of", "payloads_of", "pick", "write_rows", "write_together"]
+__all__ = [
+    "Columns",
+    "Steps",
+    "column_of",
+    "lost_rewards",
+    "payloads_of",
+    "pick",
+    "write_rows",
+    "write_together",
+]
 
 
 NOTHING = msgspec.Raw(b"")
@@ -126,6 +144,16 @@ def write_together(kind: type, given: Mapping[str, Any], channels: list[int], fo
         return format.write(told)
     except Exception as error:  # the values are the author's, and so is what serialises them
         raise EnvironmentFailed(f"what step_many gave cannot be sent: {error}") from error
+
+
+def lost_rewards(given: Mapping[str, Any]) -> dict[int, EnvironmentFailed]:
+    """The failures, by place, in columns whose rewards are not all finite."""
+    rewards = as_lists(given.get("reward", ()))
+    return {
+        place: not_finite(reward, "step_many")
+        for place, reward in enumerate(rewards)
+        if reward is not None and not math.isfinite(reward)
+    }
 
 
 def _written(fields: dict[str, Any], format: Format) -> Any:

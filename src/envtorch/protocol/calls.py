@@ -39,7 +39,8 @@ class Call(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """In `format`, as the client sent it."""
     format: str = JSON.name
     strict: bool = False
-    """Whether a keyword that the environment does not take is an error; OpenEnv drops it."""
+    """Whether a keyword that the environment does not take, and a reward that is not finite, is an error;
+    OpenEnv drops both."""
     arguments: bytes = b""
     """In JSON."""
 

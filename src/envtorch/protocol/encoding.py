@@ -19,7 +19,16 @@ from envtorch.errors import EnvironmentFailed, EnvTorchError
 from envtorch.protocol.formats import BY_NAME, JSON, Format
 from envtorch.types import Observation, Scalar
 
-__all__ = ["BESIDE", "Encoded", "encode", "encode_observation", "encode_value", "fallback", "reward_of"]
+__all__ = [
+    "BESIDE",
+    "Encoded",
+    "encode",
+    "encode_observation",
+    "encode_value",
+    "fallback",
+    "not_finite",
+    "reward_of",
+]
 
 BESIDE = ("reward", "done")
 """The fields of an observation that travel beside it, and not in it."""
@@ -165,12 +174,18 @@ _EXCLUDED = set(BESIDE)
 
 
 def encode_observation(
-    observation: Any, format: Format = JSON, *, method: str = "step", expected: type = Observation
+    observation: Any,
+    format: Format = JSON,
+    *,
+    method: str = "step",
+    expected: type = Observation,
+    strict: bool = False,
 ) -> Encoded:
     """An observation as bytes.
 
     Raises `EnvironmentFailed` for what is no observation, lacks a field or cannot be encoded; the error names
-    the `method` that returned it and the class that was `expected`.
+    the `method` that returned it and the class that was `expected`. With `strict` a reward that is not finite
+    is such a failure too; else it is None, as OpenEnv's wire has it.
     """
     kind = type(observation)
     shape = _shapes.get(kind) or _shape_of(kind, method, expected)
@@ -198,7 +213,7 @@ def encode_observation(
     return Encoded(
         format.name,
         encode(observation, format, exclude=_EXCLUDED),
-        reward_of(get("reward", None)),
+        reward_of(get("reward", None), strict=strict, method=method),
         _truth("done", done),
         encode(metadata, format) if _truth("metadata", metadata) else None,
         terminated,
@@ -247,14 +262,25 @@ def _getter(observation: object) -> Any:
     return lambda name, default=None: getattr(observation, name, default)
 
 
-def reward_of(reward: Any) -> Scalar | None:
-    """A reward as Python's own number. One that is not finite is no reward, as JSON has no word for it."""
-    if type(reward) is float:
-        return reward if math.isfinite(reward) else None
+def reward_of(reward: Any, *, strict: bool = False, method: str = "step") -> Scalar | None:
+    """A reward as Python's own number. One that is not finite is None, or `EnvironmentFailed` if `strict`."""
+    if type(reward) is float and math.isfinite(reward):
+        return reward
     if reward is None or (isinstance(reward, bool | int) and -(2**63) <= reward < 2**64):
         return reward
     try:
         number = float(reward)  # numpy and torch scalars know how to become one
     except Exception:
         raise EnvironmentFailed(f"field 'reward' holds {type(reward).__name__}, which is no number") from None
-    return number if math.isfinite(number) else None
+    if math.isfinite(number):
+        return number
+    if strict:
+        raise not_finite(number, method)
+    return None
+
+
+def not_finite(reward: float, method: str) -> EnvironmentFailed:
+    """The failure of an environment whose reward is NaN or infinite: a batch with it in has no mean."""
+    return EnvironmentFailed(
+        f"{method} gave the reward {reward}: a reward is a finite number, or None where there is none"
+    )

@@ -141,7 +141,8 @@ class EnvironmentHost:
             observation = yield self._step(action, **keywords)
         except (Exception, SystemExit) as error:
             raise blamed("step", error) from error
-        return encode_observation(observation, format, expected=self.codec.spec.observation)
+        expected = self.codec.spec.observation
+        return encode_observation(observation, format, expected=expected, strict=call.strict)
 
     def require_reset(self, action: Any) -> None:
         """Refuse an action before the first `reset`. Tools may be called without one."""
@@ -158,7 +159,9 @@ class EnvironmentHost:
         except (Exception, SystemExit) as error:
             raise blamed("reset", error) from error
         expected = self.codec.spec.reset_observation or self.codec.spec.observation
-        encoded = encode_observation(observation, format, method="reset", expected=expected)
+        encoded = encode_observation(
+            observation, format, method="reset", expected=expected, strict=call.strict
+        )
         self.has_begun = True
         return encoded
 

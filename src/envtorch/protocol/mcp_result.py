@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.encoding import encode_value, reward_of
 from envtorch.protocol.messages import read_json
 from envtorch.types import Tool
 
@@ -57,6 +57,8 @@ def tool_result(answer: Any) -> bytes:
     if structured is not None:
         told["structuredContent"] = structured
     outcome = {name: getattr(answer, name) for name in ("reward", "done") if hasattr(answer, name)}
+    if "reward" in outcome:
+        outcome["reward"] = reward_of(outcome["reward"], strict=True, method="the tool")
     meta = {**(getattr(result, "meta", None) or {}), **{f"envtorch/{k}": v for k, v in outcome.items()}}
     if meta:
         told["_meta"] = meta

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envtorch.errors import CapacityReached, EnvTorchError, SessionLost
+from envtorch.errors import CapacityReached, EnvironmentFailed, EnvTorchError, SessionLost
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.rollout.beginnings import RolloutClient, close_quietly
+from envtorch.rollout.finite_rewards import finite_score
 from envtorch.rollout.trajectories import Ending, Trajectory
 from envtorch.rubrics import Rubric
 
@@ -60,7 +61,8 @@ class Candidate:
 
 GroupScorer = Callable[[Sequence[Candidate]], Awaitable[Sequence[float | None]]]
 """An async callable: the members of a group that have ended, and a score for each, in the same order. None
-for one whose session was lost before it was scored: it is `LOST`, and has no reward."""
+for one whose session was lost before it was scored: it is `LOST`, and has no reward. One whose score is NaN
+or infinite has the ending `ENVIRONMENT`, and no reward."""
 
 
 def score_each(score: Callable[[Candidate], Awaitable[float]]) -> GroupScorer:
@@ -134,4 +136,8 @@ def _with_score(member: Trajectory, given: dict[int, float | None]) -> Trajector
     if score is None:
         lost = SessionLost("its session was lost before it was scored")
         return replace(member, ending=Ending.LOST, blame=lost)
-    return replace(member, score=float(score))
+    try:
+        return replace(member, score=finite_score(score))
+    except EnvironmentFailed as failed:
+        logger.warning("task %s: %s", member.task.id, failed.message)
+        return replace(member, ending=Ending.ENVIRONMENT, blame=failed)

@@ -27,7 +27,7 @@ class Ending(enum.StrEnum):
     POLICY = "policy"
     """The policy's completion was not an action, or its action exceeded a limit."""
     ENVIRONMENT = "environment"
-    """The environment's own code raised."""
+    """The environment's own code raised, or a reward of it, or of the scorer, is no finite number."""
     LOST = "lost"
     """The infrastructure failed in every attempt."""
 

@@ -8,6 +8,7 @@ from envtorch.errors import EnvTorchError, TimedOut
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.rollout.blame import Faults, NotAnAction, ending_of
 from envtorch.rollout.completions import Batcher, Completion, TokenUsage
+from envtorch.rollout.finite_rewards import finite_total, reward_in
 from envtorch.rollout.trajectories import Ending, TurnRecord
 from envtorch.rollout.transcripts import Transcript
 from envtorch.types import StepResult
@@ -82,12 +83,18 @@ async def take_steps(
     prompt = talk.prompt
     completion = talk.say(completion)
     results: list[StepResult[Any]] = []
+    rewards: list[float | None] = []
+    total = sum(turn.reward or 0.0 for turn in talk.turns)
     over: Over | None = None
     began = time.perf_counter()
     try:
         for action in talk.format.actions(completion):
-            results.append(await _step(client, action, step_timeout_s))
-            if results[-1].done:
+            result = await _step(client, action, step_timeout_s)
+            reward = reward_in(result)
+            total = finite_total([total, reward or 0.0])
+            rewards.append(reward)
+            results.append(result)
+            if result.done:
                 break
     except NotAnAction as error:
         over = Over(Ending.POLICY, error)
@@ -98,7 +105,7 @@ async def take_steps(
         over = Over(ending, error)
     step_s = time.perf_counter() - began
     usage = completion.usage or TokenUsage(len(prompt.ids or ()), len(completion.ids))
-    talk.turns.append(TurnRecord(_sum(results), policy_s, step_s, usage.prompt, usage.said))
+    talk.turns.append(TurnRecord(_sum(rewards), policy_s, step_s, usage.prompt, usage.said))
     if over is None and (not results or results[-1].done):
         over = Over(Ending.DONE)
     if over is None:
@@ -116,6 +123,6 @@ async def _step(client: RolloutClient, action: Any, timeout_s: float | None) -> 
                 raise
 
 
-def _sum(results: Sequence[StepResult[Any]]) -> float | None:
-    rewards = [float(result.reward) for result in results if result.reward is not None]
-    return sum(rewards) if rewards else None
+def _sum(rewards: Sequence[float | None]) -> float | None:
+    given = [reward for reward in rewards if reward is not None]
+    return sum(given) if given else None

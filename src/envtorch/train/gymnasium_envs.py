@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from envtorch.client import VectorEnv
-from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.errors import ConfigurationError, EnvironmentFailed, EnvTorchError
 from envtorch.extras import missing_extra
+from envtorch.rollout.finite_rewards import reward_in
 from envtorch.train.client_classes import GivenClient, client_class
 from envtorch.train.spaces import ValueSpace
 from envtorch.types import StepResult
@@ -100,7 +101,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         seen = self._spaces.observation.element(result.observation)
         return (
             seen,
-            float(result.reward or 0.0),
+            reward_in(result) or 0.0,
             bool(result.terminated),
             bool(result.truncated),
             _info(result),
@@ -197,7 +198,8 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rewards = numpy.zeros(self.num_envs)
         terminations, truncations = (numpy.zeros(self.num_envs, dtype=bool) for _ in range(2))
         infos: Infos = {}
-        for place, outcome in sorted(outcomes.items()):
+        for place, answered in sorted(outcomes.items()):
+            outcome = _with_finite_reward(answered)
             if isinstance(outcome, EnvTorchError):
                 if self._raises or is_reset:
                     outcome.add_note(f"in session {place} of {self.num_envs}")
@@ -221,6 +223,16 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 def _drawn(random: Any) -> int:
     return int(random.integers(LARGEST_SEED))
+
+
+def _with_finite_reward(outcome: StepResult[Any] | EnvTorchError) -> StepResult[Any] | EnvTorchError:
+    """The outcome; the error of one whose reward is no finite number."""
+    try:
+        if not isinstance(outcome, EnvTorchError):
+            reward_in(outcome)
+    except EnvironmentFailed as error:
+        return error
+    return outcome
 
 
 def _info(result: StepResult[Any]) -> Infos:

@@ -25,6 +25,7 @@ from envtorch.protocol.observation_text import observation_text
 from envtorch.rollout import ChatFormat, ChatMessage, Completion, Ending, OpenEpisode, default_format
 from envtorch.rollout import Task as Episode
 from envtorch.rollout.blame import ending_of
+from envtorch.rollout.finite_rewards import finite_total, reward_in
 from envtorch.tools import CallToolAction
 from envtorch.train.client_classes import GivenClient, client_class
 from envtorch.types import StepResult
@@ -196,12 +197,13 @@ class _ToolSession:
             raise ToolError("the episode is over")
         try:
             result: StepResult[Any] = await self.client.step(action, timeout_s=self._timeout_s)
+            reward = finite_total([self.reward, reward_in(result) or 0.0])
         except EnvTorchError as error:
             if ending_of(error, {}, has_acted=True) is Ending.POLICY:
                 raise ToolError(str(error)) from None
             self.failure, self.is_over = error, True
             raise
-        self.reward += float(result.reward or 0.0)
+        self.reward = reward
         self.is_over = result.done
         text = observation_text(result.observation)
         return f"{text}\n\nThe episode is over.".strip() if result.done else text

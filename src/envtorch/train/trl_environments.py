@@ -15,6 +15,7 @@ from envtorch.errors import CapacityReached, ConfigurationError, EnvTorchError, 
 from envtorch.rollout import Ending
 from envtorch.rollout.blame import ending_of
 from envtorch.rollout.chat_formats import observation_text
+from envtorch.rollout.finite_rewards import finite_total, reward_in
 from envtorch.tools import CallToolAction
 from envtorch.train.tool_methods import method_of
 from envtorch.types import StepResult, Tool
@@ -190,10 +191,11 @@ class _Played:
             raise RuntimeError("the episode is over")
         try:
             result = self._session.step(self._action(name, arguments))
+            reward = finite_total([self._reward, reward_in(result) or 0.0])
         except EnvTorchError as error:
             self._ending = ending_of(error, {}, has_acted=True)
             raise
-        self._reward += result.reward or 0.0
+        self._reward = reward
         self._is_over = result.done
         return observation_text(result.observation)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from envtorch.batch_actions import Actions
 from envtorch.errors import EnvironmentFailed, EnvTorchError
-from envtorch.protocol.batch import Steps, pick, write_together
+from envtorch.protocol.batch import Steps, lost_rewards, pick, write_together
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_observation
 from envtorch.protocol.formats import Format
@@ -37,7 +37,7 @@ class StepsTogether:
     ) -> None:
         self._sessions, self._hosts, self._actions = sessions, hosts, actions
         self.columns: bytes | None = None
-        """The data of the reply to all of them, where `step_many` returned columns."""
+        """The data of the reply to all of them, where `step_many` returned columns and none has failed."""
 
     @classmethod
     def of(
@@ -76,14 +76,17 @@ class StepsTogether:
         """A result or an error for each session."""
         kind = self._hosts[0].codec.spec.observation
         if isinstance(returned, Mapping):
-            self.columns = write_together(kind, returned, channels, format)
-            return [Share(self.columns, place, format) for place in range(len(channels))]
+            columns = write_together(kind, returned, channels, format)
+            failed = lost_rewards(returned)
+            if not failed:
+                self.columns = columns
+            return [failed.get(place) or Share(columns, place, format) for place in range(len(channels))]
         return [_encoded(one, format, kind) for one in _observations(returned, len(channels))]
 
 
 def _encoded(observation: Any, format: Format, kind: type) -> Encoded | EnvTorchError:
     try:
-        return encode_observation(observation, format, method="step_many", expected=kind)
+        return encode_observation(observation, format, method="step_many", expected=kind, strict=True)
     except BaseException as error:
         return failure_of("step_many", error)
 
