@@ -9,9 +9,10 @@ import pytest
 
 from envtorch import GenericEnvClient
 from envtorch.client import MCPToolClient
-from envtorch.envs.coding_env import CodingEnv
+from envtorch.envs.coding_env import CodingEnv, CodingToolEnv
 from envtorch.envs.coding_env.models import CodeObservation
 from envtorch.envs.repl_env import REPLEnv
+from envtorch.envs.terminal_env import TerminalEnv
 from envtorch.llm import ToolCall
 from envtorch.rollout import (
     CodeFormat,
@@ -39,6 +40,8 @@ def test_the_format_follows_from_the_client() -> None:
     assert isinstance(default_format(CodingEnv), CodeFormat)
     assert isinstance(default_format(REPLEnv), CodeFormat)
     assert isinstance(default_format(MCPToolClient), ToolFormat)
+    assert isinstance(default_format(TerminalEnv), ToolFormat)
+    assert isinstance(default_format(CodingToolEnv), ToolFormat)
 
 
 @pytest.mark.parametrize(

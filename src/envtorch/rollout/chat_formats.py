@@ -28,6 +28,7 @@ __all__ = [
     "default_format",
     "format_of_schema",
     "observation_text",
+    "takes_tool_calls",
 ]
 
 Result = StepResult[Any]
@@ -171,11 +172,23 @@ class ToolFormat(ChatFormat):
 
 def default_format(client: type[EnvClient[Any, Any, Any]]) -> ChatFormat:
     """The format for environments of this client: tools, a block of code, or JSON by the action's schema."""
-    if issubclass(client, MCPToolClient):
+    if takes_tool_calls(client):
         return ToolFormat()
-    arguments = type_arguments(client, EnvClient)
-    action = arguments[0] if arguments else Any
+    action = _action_of(client)
     return CodeFormat(action) if "code" in _fields_of(action) else JSONFormat(action)
+
+
+def takes_tool_calls(client: type[EnvClient[Any, Any, Any]]) -> bool:
+    """Whether actions are tool calls: those of an `MCPToolClient`, or of a client of `CallToolAction`."""
+    action = _action_of(client)
+    return issubclass(client, MCPToolClient) or (
+        isinstance(action, type) and issubclass(action, CallToolAction)
+    )
+
+
+def _action_of(client: type[EnvClient[Any, Any, Any]]) -> Any:
+    arguments = type_arguments(client, EnvClient)
+    return arguments[0] if arguments else Any
 
 
 def format_of_schema(schema: Mapping[str, Any]) -> ChatFormat:

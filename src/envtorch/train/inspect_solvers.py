@@ -10,13 +10,13 @@ infrastructure loses, or the environment's own code breaks, is an error of the s
 Our sandbox as a sandbox of Inspect is in `envtorch.train.inspect_sandbox`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from pydantic import BaseModel
 
-from envtorch.client import EnvClient, MCPToolClient
+from envtorch.client import EnvClient
 from envtorch.client.aio.client import AsyncEnvClient
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.extras import missing_extra
@@ -25,6 +25,7 @@ from envtorch.protocol.observation_text import observation_text
 from envtorch.rollout import ChatFormat, ChatMessage, Completion, Ending, OpenEpisode, default_format
 from envtorch.rollout import Task as Episode
 from envtorch.rollout.blame import ending_of
+from envtorch.rollout.chat_formats import takes_tool_calls
 from envtorch.rollout.finite_rewards import finite_total, reward_in
 from envtorch.tools import CallToolAction
 from envtorch.train.client_classes import GivenClient, client_class
@@ -170,9 +171,8 @@ class _ToolSession:
 
     async def tools(self) -> list[Tool]:
         """The tools, as Inspect has them."""
-        if issubclass(self._kind, MCPToolClient):
-            listed: Sequence[OfferedTool] = await self.client.list_tools()  # type: ignore[attr-defined]
-            return [self._tool_call(tool) for tool in listed]
+        if takes_tool_calls(self._kind):
+            return [self._tool_call(tool) for tool in await self.client.list_tools()]
         return [self._step()]
 
     def _tool_call(self, tool: OfferedTool) -> Tool:

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from envtorch.client import EnvClient, MCPToolClient
+from envtorch.client import EnvClient
 from envtorch.env import type_arguments
 from envtorch.errors import CapacityReached, ConfigurationError, EnvTorchError, Unsupported
 from envtorch.rollout import Ending
 from envtorch.rollout.blame import ending_of
-from envtorch.rollout.chat_formats import observation_text
+from envtorch.rollout.chat_formats import observation_text, takes_tool_calls
 from envtorch.rollout.finite_rewards import finite_total, reward_in
 from envtorch.tools import CallToolAction
 from envtorch.train.tool_methods import method_of
@@ -98,7 +98,7 @@ class TRLEnvironments:
         return type(self._client.__name__, (_Played,), methods)
 
     def _tools(self) -> list[Tool]:
-        if issubclass(self._client, MCPToolClient):
+        if takes_tool_calls(self._client):
             with self._client(self._where, **self._client_options) as session:
                 return session.list_tools()
         return [_tool_of(_action_class(self._client))]
@@ -200,7 +200,7 @@ class _Played:
         return observation_text(result.observation)
 
     def _action(self, name: str, arguments: dict[str, Any]) -> Any:
-        if isinstance(self._session, MCPToolClient):
+        if takes_tool_calls(type(self._session)):
             return CallToolAction(tool_name=name, arguments=arguments)
         return _action_class(type(self._session))(**arguments)
 

@@ -4,15 +4,17 @@ check."""
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import httpx
 import pytest
 
-from envtorch.client import MCPToolClient
+from envtorch.client import EnvClient, MCPToolClient
 from envtorch.envs.terminal_env import BashAction, TerminalEnv
 from envtorch.errors import Unsupported
 from envtorch.rollout import Completion, Prompt, Rollouts
 from envtorch.testing import check_env
+from envtorch.train.trl_environments import TRLEnvironments
 from tests.envs.terminal_env.conftest import SmallTerminal
 from tests.patient import get, post
 from tests.sandbox.roots import SLEEPER, require_host_root
@@ -89,7 +91,10 @@ def test_the_environment_keeps_its_contract() -> None:
     assert report.ok, str(report)
 
 
-def test_a_rollout_plays_a_task_with_a_scripted_policy(terminal_server: Running) -> None:
+@pytest.mark.parametrize("client", [MCPToolClient, TerminalEnv])
+def test_a_rollout_plays_a_task_with_a_scripted_policy(
+    terminal_server: Running, client: type[EnvClient[Any, Any, Any]]
+) -> None:
     """The first turn does the work, the second submits; the reward is that of the grade."""
     work = {
         "find": "failed=$(grep failed auth.log | awk '{print $3}' | sort | uniq -c | sort -n | tail -1)",
@@ -101,12 +106,22 @@ def test_a_rollout_plays_a_task_with_a_scripted_policy(terminal_server: Running)
             {"name": "bash", "arguments": {"command": "; ".join(work.values())}},
             {"name": "submit", "arguments": {}},
         ]
+        assert {"bash", "submit"} <= {tool.name for prompt in prompts for tool in prompt.tools}
         turns = [sum(message["role"] == "assistant" for message in prompt.messages) for prompt in prompts]
         return [Completion(f"<tool_call>{json.dumps(calls[min(turn, 1)])}</tool_call>") for turn in turns]
 
     async def play() -> list[float | None]:
-        async with Rollouts(MCPToolClient, terminal_server.url, policy, max_turns=4) as rollouts:
+        async with Rollouts(client, terminal_server.url, policy, max_turns=4) as rollouts:
             groups = [group async for group in rollouts.groups([{"task": "search-a-log"}], size=2)]
             return [reward for group in groups for reward in group.rewards]
 
     assert asyncio.run(play()) == [1.0, 1.0]
+
+
+def test_trl_is_offered_the_tools_of_the_typed_client(terminal_server: Running) -> None:
+    with TRLEnvironments(TerminalEnv, terminal_server.url) as environments:
+        environment = environments()
+        environment.reset(task="search-a-log")
+        assert "auth.log" in environment.bash(command="ls")
+        environment.submit()
+        assert environment.get_reward() == 0.0

@@ -20,7 +20,8 @@ from envtorch.protocol.flow import drive_async
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.requests import Asking, require_count
-from envtorch.types import ActT, ObsT, StateT, StepResult
+from envtorch.protocol.tool_requests import ask_tools
+from envtorch.types import ActT, ObsT, StateT, StepResult, Tool
 
 if TYPE_CHECKING:
     from envtorch.client.aio.vector import AsyncVectorEnv
@@ -99,6 +100,10 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
     async def state(self, *, timeout_s: float | None = None) -> StateT:
         """Where the episode stands."""
         return await self._run(lambda _: ask_state(self._translation), timeout_s)
+
+    async def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
+        """Which tools the environment has. Raises `Unsupported` if it has none."""
+        return await self._run(ask_tools, timeout_s)
 
     async def fork(self, n: int = 1, *, timeout_s: float | None = None) -> list[Self]:
         """Copies of this session as it is now, each a client on a session of its own.

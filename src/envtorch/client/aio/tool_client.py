@@ -6,8 +6,7 @@ from typing import Any, Unpack
 from envtorch.client.aio.client import AsyncEnvClient, AsyncFactory
 from envtorch.client.client_options import GivenOptions, Owner
 from envtorch.env import EnvironmentSource
-from envtorch.protocol.tool_requests import ask_call, ask_tools
-from envtorch.tools import Tool
+from envtorch.protocol.tool_requests import ask_call
 from envtorch.types import Action, Observation, State
 
 __all__ = ["AsyncMCPToolClient", "AsyncToolFactory"]
@@ -15,10 +14,6 @@ __all__ = ["AsyncMCPToolClient", "AsyncToolFactory"]
 
 class AsyncMCPToolClient(AsyncEnvClient[Action, Observation, State]):
     """`MCPToolClient`, awaited. Made by `MCPToolClient.aio(...)`."""
-
-    async def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
-        """Which tools the environment has."""
-        return await self._run(ask_tools, timeout_s)
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None

@@ -17,7 +17,8 @@ from envtorch.errors import ClientClosed
 from envtorch.protocol.flow import drive
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.requests import Asking, require_count
-from envtorch.types import ActT, ObsT, StateT, StepResult
+from envtorch.protocol.tool_requests import ask_tools
+from envtorch.types import ActT, ObsT, StateT, StepResult, Tool
 
 if TYPE_CHECKING:
     from envtorch.client.blocking.vector import VectorEnv
@@ -148,6 +149,11 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
     def state(self, *, timeout_s: float | None = None) -> StateT:
         """Where the episode stands."""
         return self._run(self._connected(), ask_state(self), timeout_s)
+
+    def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
+        """Which tools the environment has. Raises `Unsupported` if it has none."""
+        link = self._connected()
+        return self._run(link, ask_tools(link.format), timeout_s)
 
     def fork(self, n: int = 1, *, timeout_s: float | None = None) -> list[Self]:
         """Copies of this session as it is now, each a client on a session of its own.

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from envtorch.client.blocking.client import EnvClient
-from envtorch.protocol.tool_requests import ask_call, ask_tools, read_tools
+from envtorch.protocol.tool_requests import ask_call, read_tools
 from envtorch.tools import (
     CallToolAction,
     CallToolObservation,
     ListToolsAction,
     ListToolsObservation,
-    Tool,
 )
 from envtorch.types import Action, Observation, State, StepResult
 
@@ -43,11 +42,6 @@ class MCPToolClient(EnvClient[Action, Observation, State]):
     """
 
     aio = AsyncToolTwin()
-
-    def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
-        """Which tools the environment has. Raises `Unsupported` if it has none."""
-        link = self._connected()
-        return self._run(link, ask_tools(link.format), timeout_s)
 
     def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
