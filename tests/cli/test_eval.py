@@ -1,5 +1,6 @@
 """`envtorch eval` against an endpoint that is served here."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -18,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from envtorch.cli.evaluated import ModelChoice, directory_of
 from tests.envs.coding_env.conftest import why_no_sandbox
-from tests.rollout.dials import dials
+from tests.rollout.dials import dials, lose
 from tests.support import PATIENCE_S, Running, eventually, running
 
 ENVTORCH = [sys.executable, "-m", "envtorch.cli"]
@@ -34,7 +35,7 @@ def models(answer: Any, *, pause_s: float = 0.0) -> Iterator[Running]:
         body = await request.json()
         app.state.asked += 1
         await run_in_threadpool(time.sleep, pause_s)
-        message = {"role": "assistant", "content": answer(body["messages"])}
+        message = {"role": "assistant", "content": await run_in_threadpool(answer, body["messages"])}
         usage = {"prompt_tokens": 100, "completion_tokens": 10}
         return JSONResponse({"choices": [{"message": message}], "usage": usage})
 
@@ -77,6 +78,36 @@ def test_a_model_is_evaluated_and_reported(tmp_path: Path) -> None:
     assert "95 % interval" in shown.stdout
     assert "results/report.html" in shown.stdout
     assert (tmp_path / "results" / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_lost_samples_are_an_exit_code_and_are_played_again_by_the_same_command(tmp_path: Path) -> None:
+    is_losing = True
+    with dials() as server:
+
+        def answer(messages: list[dict[str, Any]]) -> str:
+            if is_losing and "game 1" in messages[1]["content"]:
+                asyncio.run(lose_all(server))
+            return counting(messages)
+
+        with models(answer) as model:
+            options = ["--tasks", "2", "--samples", "2", "--concurrency", "2", "--output", "results"]
+            command = [server.url, "--model", f"{model.url}/v1", *options, "--json"]
+            incomplete = evaluate(*command, cwd=tmp_path)
+            is_losing = False
+            complete = evaluate(*command, cwd=tmp_path)
+    assert incomplete.returncode == 3, incomplete.stderr
+    assert "Incomplete: 2 of 4 samples were lost" in incomplete.stderr
+    assert "The same command plays their tasks again." in incomplete.stderr
+    told = json.loads(incomplete.stdout)
+    assert (told["scored"], told["endings"]["lost: SessionLost"]) == (2, 2)
+    assert complete.returncode == 0, complete.stderr
+    assert json.loads(complete.stdout)["scored"] == 4
+    assert (tmp_path / "results" / "report.html").exists()
+
+
+async def lose_all(server: Running) -> None:
+    for place in range(len(server.sessions.all())):
+        await lose(server, place)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ def test_results_of_other_settings_are_not_mixed(server: Running, tmp_path: Path
     other = EvaluationSettings("dials", "other", samples=3, max_turns=6)
     with pytest.raises(ConfigurationError, match="other settings: model, samples"):
         Evaluation(tmp_path, other, seeded_tasks(6))
+    hurried = EvaluationSettings("dials", "scattered", samples=2, max_turns=6, step_timeout_s=1.0)
+    with pytest.raises(ConfigurationError, match="other settings: step_timeout_s"):
+        Evaluation(tmp_path, hurried, seeded_tasks(6))
     changed = seeded_tasks(6)
     changed[2] = type(changed[2])({"seed": 99}, id="seed-2")
     with pytest.raises(ConfigurationError, match="the task seed-2"):

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from envtorch.cli.exits import Exit
 from envtorch.cli.serving import TARGET_OR_URL_HELP, is_url, served
 from envtorch.errors import ConfigurationError
 from envtorch.settings import Settings
@@ -109,7 +110,7 @@ def evaluate(
 ) -> None:
     """Play an environment's tasks with a model, several times each, and report how it did.
 
-    An evaluation that was interrupted goes on where it was when the same command is given again.
+    An evaluation that was interrupted, or has lost samples, goes on when the same command is given again.
     """
     from envtorch.cli.evaluated import EvalRun, ModelChoice, TaskWish, directory_of
 
@@ -143,6 +144,10 @@ def evaluate(
         typer.echo(f"Interrupted: the same command goes on where it was, in {directory}", err=True)
         raise
     _show(evaluation, report, as_json=as_json)
+    if report.lost:
+        lost = f"{report.lost} of {report.summary.count} samples were lost to the infrastructure"
+        typer.echo(f"Incomplete: {lost}. The same command plays their tasks again.", err=True)
+        raise typer.Exit(Exit.UNREACHABLE)
 
 
 def _remove(directory: Path) -> None:

@@ -227,6 +227,7 @@ class EvalRun:
             max_turns=self.max_turns,
             temperature=self.model.temperature,
             max_tokens=self.model.max_tokens,
+            step_timeout_s=self.step_timeout_s,
             scorer=self.scorer,
             price_in=self.price_in,
             price_out=self.price_out,

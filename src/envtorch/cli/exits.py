@@ -38,7 +38,8 @@ class Exit(enum.IntEnum):
     MISUSED = 2
     """The command line is at fault: an option, a name or a file that cannot be used."""
     UNREACHABLE = 3
-    """A server, an engine or the hub could not be reached, was full, or went away."""
+    """A server, an engine or the hub could not be reached, was full, or went away; an evaluation has lost
+    samples by that."""
     MISSING_EXTRA = 4
     """An optional package is not installed."""
     INTERRUPTED = 130

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from envtorch.evaluation.estimates import Estimate, mean_estimate, pass_at_k
-from envtorch.rollout import RolloutSummary, Task, Trajectory
+from envtorch.rollout import Ending, RolloutSummary, Task, Trajectory
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,6 +108,11 @@ class EvalReport:
         """How many samples ended for which cause, the most frequent first."""
         counted = Counter(sample.cause for result in self.tasks for sample in result.samples)
         return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def lost(self) -> int:
+        """How many samples the infrastructure lost: the next run of the evaluation plays them again."""
+        return self.summary.endings[Ending.LOST]
 
     @property
     def has_rewards(self) -> bool:

@@ -27,6 +27,7 @@ class EvaluationSettings:
     max_turns: int = 20
     temperature: float = 1.0
     max_tokens: int = 1024
+    step_timeout_s: float | None = None
     scorer: str | None = None
     price_in: float | None = None
     """For a million tokens that the model reads."""
