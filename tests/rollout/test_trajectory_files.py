@@ -5,11 +5,24 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from envtorch.rollout import Prompt, Rollouts, Task, Trajectory, TrajectoryFile
-from tests.rollout.dials import LETTERS, RAISE, DialEnv, Player, dials, scattered
+from envtorch.errors import ConfigurationError
+from envtorch.rollout import (
+    BlockingRollouts,
+    Completion,
+    JSONFormat,
+    Prompt,
+    Rollouts,
+    Task,
+    Trajectory,
+    TrajectoryFile,
+    score_by,
+)
+from envtorch.rubrics import Rubric
+from tests.rollout.dials import LETTERS, RAISE, DialEnv, Player, Press, dials, scattered
 from tests.support import Running
 
 TASKS = [Task({"seed": seed}) for seed in range(6)]
@@ -91,6 +104,7 @@ def test_datasets_loads_the_file(server: Running, tmp_path: Path) -> None:
     assert len(rows) == 2 * len(TASKS)
     assert all(len(row["ids"]) == len(row["mask"]) == len(row["logprobs"]) for row in rows)
     assert json.loads(file.path.read_text().splitlines()[0])["group_size"] == 2
+    assert {json.loads(row["settings"])["client"] for row in rows} == {"DialEnv"}
 
 
 def test_parquet_has_the_same_trajectories_and_datasets_loads_it(server: Running, tmp_path: Path) -> None:
@@ -109,6 +123,7 @@ def test_parquet_has_the_same_trajectories_and_datasets_loads_it(server: Running
         assert (tuple(row["ids"]), tuple(row["mask"])) == (played.tokens.ids, played.tokens.mask)
         assert [message["content"] for message in row["messages"]] == [m["content"] for m in played.messages]
         assert (row["reward"], row["ending"]) == (played.reward, str(played.ending))
+        assert json.loads(row["settings"])["max_turns"] == 20
         assert [turn["reward"] for turn in row["turns"]] == [turn.reward for turn in played.turns]
 
 
@@ -137,3 +152,124 @@ def test_what_is_no_completion_is_told_at_once(server: Running) -> None:
 
     with pytest.raises(TypeError, match="the policy gave str: it must give Completions"):
         asyncio.run(run())
+
+
+def played(
+    server: Running, file: TrajectoryFile, tasks: Sequence[Task], policy: Any = None, **options: Any
+) -> list[str]:
+    """The ids of the tasks that were played."""
+    size = options.pop("size", 1)
+
+    async def run() -> list[str]:
+        async with Rollouts(DialEnv, server.url, policy or Player(scattered), **options) as rollouts:
+            return [group.task.id async for group in rollouts.groups(tasks, size=size, record=file)]
+
+    return asyncio.run(run())
+
+
+def test_a_task_is_played_as_often_as_it_stands_in_the_list(server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    twins = [Task({"seed": 1}), Task({"seed": 1}), Task({"seed": 2}, id="a"), Task({"seed": 3}, id="a")]
+    assert len(played(server, TrajectoryFile(path), twins, concurrency=1)) == 4
+    assert played(server, TrajectoryFile(path), twins) == [], "they are all there"
+    lines = path.read_text().splitlines(keepends=True)
+    for missing in range(4):
+        path.write_text("".join(lines[:missing] + lines[missing + 1 :]))
+        again = played(server, TrajectoryFile(path), twins)
+        assert again == [json.loads(lines[missing])["task"]["id"]]
+        seeds = sorted(one.task.options["seed"] for one in TrajectoryFile(path))
+        assert seeds == [1, 1, 2, 3]
+
+
+def test_a_numpy_seed_is_recorded_and_found_again(server: Running, tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    path = tmp_path / "rollouts.jsonl"
+    tasks = [Task({"seed": seed}) for seed in numpy.arange(3)]
+    assert len(played(server, TrajectoryFile(path), tasks)) == 3
+    assert played(server, TrajectoryFile(path), tasks) == []
+    assert played(server, TrajectoryFile(path), [Task({"seed": 2})]) == [], "the number is the same"
+
+
+class Sampled(Player):
+    """A policy that tells what its completions depend on."""
+
+    record_settings: ClassVar[dict[str, Any]] = {"model": "small", "temperature": 1.0}
+
+
+class Anything(Rubric):
+    def forward(self, action: Any, observation: Any) -> float:
+        return 1.0
+
+
+class Warmer(Player):
+    record_settings: ClassVar[dict[str, Any]] = {"model": "small", "temperature": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"max_turns": 3}, "max_turns was 20 and is 3"),
+        ({"size": 2}, "size was 1 and is 2"),
+        ({"format": JSONFormat(Press, "Press.")}, "system was "),
+        ({"template": LETTERS}, "template was None and is 'Letters'"),
+        ({"step_timeout_s": 5.0}, "step_timeout_s was None and is 5.0"),
+        ({"score": score_by(Anything())}, "score was None and is 'score_by Anything'"),
+        (
+            {"policy": Warmer(scattered)},
+            "policy was 'Sampled' and is 'Warmer', temperature was 1.0 and is 1.5",
+        ),
+    ],
+)
+def test_a_record_is_not_continued_with_other_settings(
+    server: Running, tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    assert len(played(server, TrajectoryFile(path), TASKS[:2], Sampled(scattered))) == 2
+    before = path.read_text()
+    given = {"policy": Sampled(scattered), **change}
+    with pytest.raises(ConfigurationError) as refused:
+        played(server, TrajectoryFile(path), TASKS, **given)
+    assert named in str(refused.value)
+    assert "mixed=True" in refused.value.details["next_step"]
+    assert path.read_text() == before
+    assert len(played(server, TrajectoryFile(path), TASKS, Sampled(scattered))) == len(TASKS) - 2
+    more = [Task({"seed": 77})]
+    assert len(played(server, TrajectoryFile(path, mixed=True), more, **given)) == 1
+
+
+def test_blocking_rollouts_name_their_own_policy(server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+
+    def first(prompts: Sequence[Prompt]) -> list[Completion]:
+        return [Completion('{"number": 1}') for _ in prompts]
+
+    def second(prompts: Sequence[Prompt]) -> list[Completion]:
+        return first(prompts)
+
+    with BlockingRollouts(DialEnv, server.url, first, max_turns=1) as rollouts:
+        assert len(list(rollouts.groups(TASKS[:1], size=1, record=TrajectoryFile(path)))) == 1
+    with (
+        BlockingRollouts(DialEnv, server.url, second, max_turns=1) as rollouts,
+        pytest.raises(ConfigurationError, match=r"policy was .*first' and is .*second'"),
+    ):
+        list(rollouts.groups(TASKS, size=1, record=TrajectoryFile(path)))
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(
+    server: Running, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    policy = Player(scattered)
+    with pytest.raises(ConfigurationError, match=r"file/rollouts.jsonl cannot be written"):
+        played(server, TrajectoryFile(tmp_path / "file" / "rollouts.jsonl"), TASKS, policy)
+    assert not policy.sizes
+
+
+@pytest.mark.parametrize("text", ["[1]\n", "not JSON\n", '{"id": 7}\n{"id": 8}\n', '{"ending": 1}\n'])
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"line 1 of .* is no trajectory"):
+        TrajectoryFile(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data.jsonl"]
+    assert path.read_text() == text

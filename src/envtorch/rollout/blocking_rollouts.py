@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from envtorch.client import EnvClient
 from envtorch.errors import ClientClosed
 from envtorch.rollout.completions import Completion, Prompt
+from envtorch.rollout.record_settings import policy_settings
 from envtorch.rollout.rollout_trees import RolloutTree
 from envtorch.rollout.rollouts import GivenTask, Rollouts
 from envtorch.rollout.session_places import RolloutServers
@@ -42,10 +43,7 @@ class BlockingRollouts:
     ) -> None:
         """`options` are those of `Rollouts`."""
 
-        async def complete(prompts: Sequence[Prompt]) -> Sequence[Completion]:
-            return await asyncio.to_thread(policy, prompts)
-
-        self._rollouts = Rollouts(client, where, complete, **options)
+        self._rollouts = Rollouts(client, where, _InThread(policy), **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="envtorch-rollouts", daemon=True)
         self._thread.start()
@@ -125,3 +123,14 @@ class BlockingRollouts:
         except BaseException:
             future.cancel()
             raise
+
+
+class _InThread:
+    """A policy that blocks, called in a worker thread."""
+
+    def __init__(self, policy: Callable[[Sequence[Prompt]], Sequence[Completion]]) -> None:
+        self._policy = policy
+        self.record_settings = policy_settings(policy)
+
+    async def __call__(self, prompts: Sequence[Prompt]) -> Sequence[Completion]:
+        return await asyncio.to_thread(self._policy, prompts)

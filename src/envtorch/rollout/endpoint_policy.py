@@ -105,6 +105,12 @@ class OpenAIPolicy:
         }
         self._exchange = self._stream if stream else self._post
 
+    @property
+    def record_settings(self) -> dict[str, Any]:
+        """What completions depend on: a record of rollouts belongs to it."""
+        sampling = {name: self._given[name] for name in ("temperature", "max_tokens", "token_ids")}
+        return {"model": self._endpoint[1], **sampling, **self._given["request"]}
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as it was made, its key included: a copy has connections of its own."""
         return (partial(type(self), **self._given), self._endpoint)

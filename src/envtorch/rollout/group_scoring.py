@@ -1,6 +1,7 @@
 """Scores for the members of a group, given when all of them have ended and their sessions are still there."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -79,6 +80,7 @@ def score_each(score: Callable[[Candidate], Awaitable[float]]) -> GroupScorer:
             )
             return None
 
+    @functools.wraps(score, assigned=("__qualname__",), updated=())
     async def score_group(candidates: Sequence[Candidate]) -> Sequence[float | None]:
         return await asyncio.gather(*map(one, candidates))
 
@@ -98,6 +100,7 @@ def score_by(rubric: Rubric) -> GroupScorer:
         found = rubric(said[-1] if said else "", conversation_text(candidate.trajectory))
         return float(await found if isinstance(found, Awaitable) else found)
 
+    score.__qualname__ = f"score_by {type(rubric).__qualname__}"
     return score_each(score)
 
 

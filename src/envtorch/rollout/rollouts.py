@@ -17,6 +17,7 @@ from envtorch.rollout.completions import BatchStatistics, RolloutPolicy
 from envtorch.rollout.driver_places import driver_places_of
 from envtorch.rollout.group_scoring import GroupScorer
 from envtorch.rollout.order_player import OrderPlayer, PlayOptions
+from envtorch.rollout.record_settings import settings_of
 from envtorch.rollout.rollout_drivers import OnWorkers, RolloutDrivers
 from envtorch.rollout.rollout_orders import GroupOrder, RolloutOrder, TreeOrder
 from envtorch.rollout.rollout_trees import RolloutTree
@@ -105,6 +106,7 @@ class Rollouts:
             share=share,
             score=score,
         )
+        self._settings = settings_of(client, policy, options)
         self._player: OrderPlayer | RolloutDrivers
         self._play: Callable[[RolloutOrder], Coroutine[Any, Any, Any]]
         if on is None:
@@ -150,24 +152,25 @@ class Rollouts:
         """Play each task `size` times from the same beginning; groups as they finish.
 
         Tasks are taken as there is room for them, so `tasks` may be endless. With `record`, each group is
-        written to the file before it is given out, and tasks that are in the file already are left out.
+        written to the file before it is given out, and tasks that are in the file already are left out, as
+        often as they are there. Raises `ConfigurationError` when the file was recorded with other settings.
         """
         if size < 1:
             raise ConfigurationError("a group has at least one member")
-        async for group in self._groups((Task.of(task) for task in tasks), size, record):
+        wanted: Iterable[Task] = (Task.of(task) for task in tasks)
+        if record is not None:
+            record.belong_to({**self._settings, "size": size})
+            wanted = record.unplayed(wanted)
+        async for group in self._groups(wanted, size):
             if record is not None:
                 await asyncio.to_thread(record.add, group)
             yield group
 
-    async def _groups(
-        self, tasks: Iterable[Task], size: int, record: TrajectoryFile | None
-    ) -> AsyncIterator[TrajectoryGroup]:
+    async def _groups(self, tasks: Iterable[Task], size: int) -> AsyncIterator[TrajectoryGroup]:
         ahead = max(1, -(-self._concurrency // size))
         waiting: set[asyncio.Task[TrajectoryGroup]] = set()
         try:
             for task in tasks:
-                if record is not None and task in record:
-                    continue
                 waiting.add(self._start(self._play(GroupOrder(task, size))))
                 if len(waiting) >= ahead:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

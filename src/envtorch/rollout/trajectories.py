@@ -11,10 +11,25 @@ from typing import Any, overload
 from envtorch.errors import EnvTorchError
 from envtorch.tasks import TaskEntry
 
-__all__ = ["ChatMessage", "Ending", "Task", "Tokens", "Trajectory", "TrajectoryGroup", "TurnRecord"]
+__all__ = [
+    "ChatMessage",
+    "Ending",
+    "Task",
+    "Tokens",
+    "Trajectory",
+    "TrajectoryGroup",
+    "TurnRecord",
+    "plain_value",
+]
 
 ChatMessage = dict[str, Any]
 """A message in OpenAI's form: `role`, `content`, and for tools `tool_calls` or `tool_call_id`."""
+
+
+def plain_value(value: Any) -> Any:
+    """What stands for a value that JSON does not have: Python's own number for a scalar of numpy, else its
+    `repr`."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 class Ending(enum.StrEnum):
@@ -53,7 +68,7 @@ class Task:
     def __post_init__(self) -> None:
         if not self.id:
             parts = [dict(self.options), self.prompt, *([dict(self.data)] if self.data else ())]
-            contents = json.dumps(parts, sort_keys=True, default=repr)
+            contents = json.dumps(parts, sort_keys=True, default=plain_value)
             object.__setattr__(self, "id", hashlib.sha256(contents.encode()).hexdigest()[:12])
 
     @classmethod

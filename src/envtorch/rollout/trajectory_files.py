@@ -4,13 +4,23 @@ import dataclasses
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from envtorch import errors
+from envtorch.errors import ConfigurationError
 from envtorch.rollout.blame import NotAnAction
-from envtorch.rollout.trajectories import Ending, Task, Tokens, Trajectory, TrajectoryGroup, TurnRecord
+from envtorch.rollout.record_settings import PlaySettings, refuse_other_settings
+from envtorch.rollout.trajectories import (
+    Ending,
+    Task,
+    Tokens,
+    Trajectory,
+    TrajectoryGroup,
+    TurnRecord,
+    plain_value,
+)
 
 __all__ = ["TrajectoryFile", "row_of"]
 
@@ -20,17 +30,53 @@ class TrajectoryFile:
 
     When the file is opened again, groups that have to be played again are removed: one that was not written
     to its end, because the writer was killed, and those with a member that the infrastructure lost.
+
+    The file belongs to the settings that it was begun with: they are in each of its rows.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, mixed: bool = False) -> None:
+        """`mixed` allows groups that are played with other settings in the same file."""
         self.path = Path(path)
+        self._is_mixed = mixed
+        self._settings: PlaySettings | None = None
+        """Those of the groups in the file, or of those to come; None while neither is known."""
         self._finished: Counter[str] = Counter()
+        """How many groups of each task there are, by `_key`."""
         if self.path.exists():
             self._recover()
 
+    def belong_to(self, settings: PlaySettings) -> None:
+        """Add groups of these settings from now on.
+
+        Raises `ConfigurationError` if those before are others, or if the file cannot be written.
+        """
+        told: PlaySettings = json.loads(json.dumps(dict(settings), default=plain_value))
+        if self._settings is not None and not self._is_mixed:
+            refuse_other_settings(self.path, self._settings, told)
+        self._settings = told
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a"):
+                pass
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.path} cannot be written: {error.strerror or error}",
+                next_step="record to a file in a directory that you may write to",
+            ) from None
+
     def __contains__(self, task: Task) -> bool:
         """Whether a group of this task is in the file."""
-        return task.id in self._finished
+        return _key(task) in self._finished
+
+    def unplayed(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """The tasks without those in the file now: a task is left out as often as it is there."""
+        played = self._finished.copy()
+        for task in tasks:
+            key = _key(task)
+            if played[key]:
+                played[key] -= 1
+            else:
+                yield task
 
     def __len__(self) -> int:
         """How many groups are in the file."""
@@ -49,45 +95,74 @@ class TrajectoryFile:
 
     def add(self, group: TrajectoryGroup) -> None:
         """Write a group, and have it on the disk before this returns."""
-        rows = [json.dumps(row_of(member, len(group))) + "\n" for member in group]
+        rows = [
+            json.dumps(row_of(member, len(group), self._settings), default=plain_value) + "\n"
+            for member in group
+        ]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write("".join(rows))
             file.flush()
             os.fsync(file.fileno())
-        self._finished[group.task.id] += 1
+        self._finished[_key(group.task)] += 1
 
     def _recover(self) -> None:
-        """Count the groups, and remove those that have to be played again."""
-        kept = self.path.with_name(f".{self.path.name}.kept")
+        """Count the groups, and remove those that have to be played again, if there are any."""
+        removes = False
+        for _, row in self._groups():
+            if row is None:
+                removes = True
+                continue
+            self._finished[_key(_task(row["task"]))] += 1
+            self._settings = json.loads(row.get("settings") or "null")
+        if removes:
+            kept = self.path.with_name(f".{self.path.name}.kept")
+            with kept.open("wb") as copy:
+                for lines, row in self._groups():
+                    if row is not None:
+                        copy.writelines(lines)
+                copy.flush()
+                os.fsync(copy.fileno())
+            kept.replace(self.path)
+
+    def _groups(self) -> Iterator[tuple[list[bytes], dict[str, Any] | None]]:
+        """The lines of each group and its last row; None for one that has to be played again."""
         group: list[bytes] = []
         endings: set[str] = set()
-        with self.path.open("rb") as lines, kept.open("wb") as copy:
-            for line in lines:
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                group.append(line)
                 if not line.endswith(b"\n"):
                     break
-                row = json.loads(line)
-                group.append(line)
-                endings.add(row["ending"])
-                if len(group) < row["group_size"]:
-                    continue
-                if Ending.LOST not in endings:
-                    copy.writelines(group)
-                    self._finished[row["task"]["id"]] += 1
-                group, endings = [], set()
-            copy.flush()
-            os.fsync(copy.fileno())
-        kept.replace(self.path)
+                try:
+                    row = json.loads(line)
+                    endings.add(row["ending"])
+                    is_last = len(group) >= row["group_size"]
+                except (ValueError, TypeError, KeyError):
+                    raise ConfigurationError(
+                        f"line {number} of {self.path} is no trajectory",
+                        next_step="record to another file: this one is left as it is",
+                    ) from None
+                if is_last:
+                    yield group, None if Ending.LOST in endings else row
+                    group, endings = [], set()
+        if group:
+            yield group, None
 
 
-def row_of(member: Trajectory, size: int) -> dict[str, Any]:
+def _key(task: Task) -> str:
+    """What tells tasks apart: two with one id may have different contents."""
+    return f"{task.id} {Task(task.options, task.prompt, data=task.data).id}"
+
+
+def row_of(member: Trajectory, size: int, settings: PlaySettings | None = None) -> dict[str, Any]:
     blame = member.blame
     return {
         "task": {
             "id": member.task.id,
             "options": dict(member.task.options),
             "prompt": member.task.prompt,
-            "data": json.dumps(dict(member.task.data)),
+            "data": json.dumps(dict(member.task.data), default=plain_value),
         },
         "member": member.member,
         "group_size": size,
@@ -102,17 +177,17 @@ def row_of(member: Trajectory, size: int) -> dict[str, Any]:
         "logprobs": list(member.tokens.logprobs),
         "versions": list(member.tokens.versions),
         "turns": [dataclasses.asdict(turn) for turn in member.turns],
+        "settings": None if settings is None else json.dumps(settings),
     }
+
+
+def _task(told: Mapping[str, Any]) -> Task:
+    return Task(told["options"], told["prompt"], told["id"], json.loads(told.get("data", "{}")))
 
 
 def _read(row: dict[str, Any]) -> Trajectory:
     return Trajectory(
-        Task(
-            row["task"]["options"],
-            row["task"]["prompt"],
-            row["task"]["id"],
-            json.loads(row["task"].get("data", "{}")),
-        ),
+        _task(row["task"]),
         row["member"],
         Ending(row["ending"]),
         tuple(row["messages"]),

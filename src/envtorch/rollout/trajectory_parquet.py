@@ -54,6 +54,7 @@ COLUMNS = pa.schema(
         ("logprobs", pa.list_(pa.float32())),
         ("versions", pa.list_(pa.int64())),
         ("turns", pa.list_(_TURN)),
+        ("settings", pa.string()),
     ]
 )
 ROWS_AT_ONCE = 256

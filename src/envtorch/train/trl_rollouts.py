@@ -71,8 +71,12 @@ class TRLRollouts:
         self._where = where
         self._options = options
         self._policy = policy
-        self._tasks = {task.id: task for task in map(Task.of, tasks)}
-        if not self._tasks:
+        rows = list(map(Task.of, tasks))
+        self._rows = [task.id for task in rows]
+        self._tasks = {task.id: task for task in rows}
+        if twice := next((task.id for task in rows if self._tasks[task.id] != task), None):
+            raise ConfigurationError(f"two different tasks have the id {twice!r}: give each its own")
+        if not rows:
             raise ConfigurationError("there is nothing to play: `tasks` is empty")
         self._model: Policy | None = None
         """The trainer's model, during a call of `rollout_func`."""
@@ -83,7 +87,7 @@ class TRLRollouts:
     @property
     def dataset(self) -> Any:
         """The `train_dataset` of the trainer: the id of a task in each row."""
-        return Dataset.from_dict({"prompt": list(self._tasks)})
+        return Dataset.from_dict({"prompt": self._rows})
 
     def rollout_func(self, prompts: list[str], trainer: Any) -> dict[str, list[Any]]:
         """Play the tasks with these ids. What `GRPOTrainer(rollout_func=...)` calls."""
