@@ -182,6 +182,38 @@ def test_a_scripted_model_that_raises_is_told_with_its_own_frames(
     assert "Next: correct the line" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ["--score", "script.py:sad"],
+            "the scorer script.py:sad raised ValueError: no score (script.py, line 4)",
+        ),
+        (["--score", "script.py:forgetful"], "the scorer script.py:forgetful returned NoneType"),
+        (["--model", "scripted:script.py:silent"], "script.py:silent returned NoneType: it must return text"),
+        (["--output", "script.py/results"], "script.py/results cannot be written: Not a directory"),
+        (["--output", "other"], "other/settings.json cannot be read: it is no JSON object"),
+    ],
+)
+def test_what_goes_wrong_meanwhile_is_one_sentence(
+    tmp_path: Path, module_server: Running, options: list[str], told: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "settings.json").write_text("[]")
+    (tmp_path / "script.py").write_text(
+        'def say(messages):\n    return \'{"message": "hello"}\'\n'
+        "async def sad(candidate):\n    raise ValueError('no score')\n"
+        "async def forgetful(candidate):\n    candidate.trajectory\n"
+        "def silent(messages):\n    pass\n"
+    )
+    common = ["--model", "scripted:script.py:say", "--tasks", "1", "--samples", "1", "--max-turns", "1"]
+    done = evaluate(module_server.url, *common, *options, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert told in done.stderr
+    assert "envtorch/" not in done.stderr, "none of our own frames"
+    assert "Next: " in done.stderr
+
+
 def test_a_model_that_does_not_answer_is_not_taken_for_the_environments_server(
     tmp_path: Path, module_server: Running
 ) -> None:

@@ -1,6 +1,8 @@
 """The blocking twin, with and without another loop around it."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from envtorch.errors import ClientClosed
 from envtorch.rollout import BlockingRollouts, Completion, Ending, Prompt, TrajectoryFile
 from tests.rollout.dials import DialEnv, dials, upwards
-from tests.support import Running, eventually
+from tests.support import PATIENCE_S, Running, eventually
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,32 @@ def test_what_the_policy_raises_reaches_the_caller(server: Running) -> None:
         pytest.raises(ArithmeticError, match="no model"),
     ):
         rollouts.run(1)
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from envtorch.rollout import BlockingRollouts
+from tests.rollout.dials import DialEnv
+
+def interrupting(prompts):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.5)
+    return []
+
+try:
+    with BlockingRollouts(DialEnv, sys.argv[1], interrupting) as rollouts:
+        for group in rollouts.groups(range(100), size=2):
+            pass
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_is_a_keyboard_interrupt_and_leaves_no_session(server: Running) -> None:
+    script = [sys.executable, "-c", INTERRUPTED, server.url]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+    eventually(lambda: server.sessions.active == 0, "every session is closed")
 
 
 def test_closed_rollouts_say_so(server: Running) -> None:

@@ -377,3 +377,38 @@ def test_an_answer_without_a_choice_is_shown() -> None:
         pytest.raises(ConfigurationError, match=r"gave no choice: .*what"),
     ):
         one(model.url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": {"message": "hello"}},
+        {"choices": [{"message": "hello"}]},
+        {"choices": [{"message": {"content": 3}}]},
+        {"choices": [{"message": {"tool_calls": [{}]}}]},
+        {"choices": [{"message": {"content": "x"}, "token_ids": [1], "logprobs": {"content": [{}]}}]},
+    ],
+    ids=json.dumps,
+)
+def test_an_answer_of_another_form_is_shown_with_the_next_step(answer: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="the policy's endpoint gave") as refused:
+        read_chat(answer)
+    assert json.dumps(answer) in str(refused.value)
+    assert "OpenAI-compatible" in refused.value.details["next_step"]
+
+
+def test_answers_that_other_servers_write_a_little_differently_are_understood() -> None:
+    parts = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "he"},
+        {"type": "text", "text": "y"},
+    ]
+    call = {"function": {"name": "put", "arguments": {"thing": "apple"}}}
+    message = {"content": parts, "tool_calls": [call, call]}
+    said = read_chat({"choices": [{"message": message}], "usage": {"prompt_tokens": "many"}})
+    assert said.text == "hey"
+    assert [(one.id, one.args) for one in said.tool_calls] == [
+        ("call-0", {"thing": "apple"}),
+        ("call-1", {"thing": "apple"}),
+    ]
+    assert said.usage is None

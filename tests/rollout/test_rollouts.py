@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import io
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -210,7 +210,44 @@ def test_a_policy_that_is_not_async_is_told_so(server: Running) -> None:
         run(server, plain)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "the policy gave NoneType: it must give a list of Completions"),
+        (Completion("x"), "the policy gave Completion: it must give a list"),
+        ([Completion(None)], "a Completion whose text is NoneType"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_policy_that_answers_something_else_is_told_so(server: Running, given: Any, told: str) -> None:
+    async def odd(prompts: Sequence[Prompt]) -> Any:
+        return given
+
+    with pytest.raises(TypeError, match=told):
+        run(server, odd)
+
+
+async def _awaited() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        (None, "tasks is NoneType: give a list"),
+        (_awaited(), "tasks is async_generator: give a list or an ordinary generator"),
+        (["sort"], "'sort' is no task: give a Task"),
+        ([("seed", 1)], "is no task"),
+        ([0.5], "0.5 is no task"),
+    ],
+)
+def test_what_is_no_task_is_told(server: Running, tasks: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        play(server, tasks, Player(upwards))
+
+
 def test_options_that_make_no_sense_are_refused(server: Running) -> None:
+    with pytest.raises(ConfigurationError, match="format is 'json': give a ChatFormat"):
+        run(server, Player(upwards), format="json")
     with pytest.raises(ConfigurationError):
         run(server, Player(upwards), attempts=0)
     with pytest.raises(ConfigurationError, match="where"):

@@ -12,7 +12,7 @@ import httpx
 
 from envtorch.cli.serving import is_url
 from envtorch.client import EnvClient, GenericEnvClient, MCPToolClient
-from envtorch.errors import ConfigurationError, ConnectFailed
+from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError
 from envtorch.evaluation import (
     EvalReport,
     Evaluation,
@@ -22,6 +22,7 @@ from envtorch.evaluation import (
     tasks_in,
 )
 from envtorch.rollout import (
+    Candidate,
     ChatFormat,
     Completion,
     GroupScorer,
@@ -133,16 +134,25 @@ def scripted(function: Callable[..., Any], name: str) -> RolloutPolicy:
                 answer = function(list(prompt.messages))
                 answer = await answer if inspect.isawaitable(answer) else answer
             except Exception as error:  # the author's code
-                line = author_line(error)
-                at = f" ({line})" if line else ""
+                raise _raised(f"the scripted model {name}", error) from error
+            if not isinstance(answer, str | Completion):
+                kind = type(answer).__name__
                 raise ConfigurationError(
-                    f"the scripted model {name} raised {type(error).__name__}: {error}{at}",
-                    traceback=author_traceback(error),
-                ) from error
-            said.append(answer if isinstance(answer, Completion) else Completion(str(answer)))
+                    f"the scripted model {name} returned {kind}: it must return text, or a Completion"
+                )
+            said.append(answer if isinstance(answer, Completion) else Completion(answer))
         return said
 
     return complete
+
+
+def _raised(what: str, error: Exception) -> ConfigurationError:
+    """What code of the command line's raised, with the frames that are its own."""
+    line = author_line(error)
+    at = f" ({line})" if line else ""
+    return ConfigurationError(
+        f"{what} raised {type(error).__name__}: {error}{at}", traceback=author_traceback(error)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +250,21 @@ def _scorer(name: str | None) -> GroupScorer | None:
     function = function_named(name)
     if not inspect.iscoroutinefunction(function):
         raise ConfigurationError(f"--score {name}: write it as `async def`, from a Candidate to a number")
-    return score_each(function)
+
+    async def score(candidate: Candidate) -> float:
+        try:
+            given: float = await function(candidate)
+        except EnvTorchError:
+            raise  # of a session, which may be lost
+        except Exception as error:  # the author's code
+            raise _raised(f"the scorer {name}", error) from error
+        try:
+            return float(given)
+        except (TypeError, ValueError):
+            kind = type(given).__name__
+            raise ConfigurationError(f"the scorer {name} returned {kind}: it must return a number") from None
+
+    return score_each(score)
 
 
 def _client_of(url: str, token: str | None) -> tuple[type[EnvClient[Any, Any, Any]], ChatFormat]:

@@ -104,8 +104,14 @@ class Evaluation:
         return report
 
     def _write_settings(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "settings.json").write_text(json.dumps(self._identity(), indent=2) + "\n")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / "settings.json").write_text(json.dumps(self._identity(), indent=2) + "\n")
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.directory} cannot be written: {error.strerror or error}",
+                next_step="name a directory that you may write to: --output DIR",
+            ) from None
 
     def _identity(self) -> dict[str, Any]:
         played = {name: value for name, value in asdict(self.settings).items() if name not in _NOT_PLAYED}
@@ -118,8 +124,13 @@ class Evaluation:
             return
         try:
             before = json.loads(path.read_text())
-        except ValueError as error:
-            raise ConfigurationError(f"{path} cannot be read: {error}") from None
+            if not isinstance(before, dict):
+                raise ValueError("it is no JSON object")
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"{path} cannot be read: {error}",
+                next_step="choose another --output, or remove the directory",
+            ) from None
         now = json.loads(json.dumps(self._identity()))
         tasks, tasks_before = now.pop("tasks"), before.pop("tasks", {})
         changed = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))

@@ -113,15 +113,26 @@ class BlockingRollouts:
         self.close()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` comes to on the loop. An interrupt, such as Ctrl-C, cancels it there."""
+        """What `work` comes to on the loop. An interrupt, such as Ctrl-C, cancels it there, to its end."""
         if self._loop.is_closed():
             work.close()
             raise ClientClosed("these rollouts are closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        begun: list[asyncio.Task[Any]] = []
+
+        async def followed() -> T:
+            begun.extend(filter(None, [asyncio.current_task()]))
+            return await work
+
+        async def ended() -> None:
+            if begun:
+                await asyncio.wait(begun)
+
+        future = asyncio.run_coroutine_threadsafe(followed(), self._loop)
         try:
             return future.result()
         except BaseException:
-            future.cancel()
+            if future.cancel():
+                asyncio.run_coroutine_threadsafe(ended(), self._loop).result()
             raise
 
 

@@ -166,6 +166,8 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # Rollouts that were cancelled meanwhile want no completion.
+        self._waiting = [waiting for waiting in self._waiting if not waiting.completion.done()]
         while self._waiting and len(self._running) < self._calls and not self._is_parked:
             batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
             call = asyncio.get_running_loop().create_task(self._call(batch))
@@ -187,12 +189,20 @@ class Batcher:
                     "`async def`, or use BlockingRollouts, whose policy is an ordinary function"
                 )
             completions = await answering
+            if not isinstance(completions, Sequence):
+                raise TypeError(
+                    f"the policy gave {type(completions).__name__}: it must give a list of Completions"
+                )
             if len(completions) != len(batch):
                 gave, asked = _counted(completions, "completion"), _counted(batch, "prompt")
                 raise ValueError(f"the policy gave {gave} for {asked}: it must give one for each")
             for completion in completions:
                 if not isinstance(completion, Completion):
                     raise TypeError(f"the policy gave {type(completion).__name__}: it must give Completions")
+                if not isinstance(completion.text, str):
+                    raise TypeError(
+                        f"the policy gave a Completion whose text is {type(completion.text).__name__}"
+                    )
         except asyncio.CancelledError:
             for waiting in batch:
                 waiting.completion.cancel()

@@ -1,7 +1,7 @@
 """What an OpenAI-compatible endpoint answers: whole, or streamed in parts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,24 +12,31 @@ from envtorch.rollout.completions import Completion, TokenUsage
 __all__ = ["BrokenStream", "StreamedAnswer", "read_chat", "read_completion", "used_tokens"]
 
 
+CHAT_ADVICE = "see that the URL is that of an OpenAI-compatible API, and that it serves a chat model"
+
+
 class BrokenStream(Exception):
     """The stream ended before its answer did, or said that the endpoint failed."""
 
 
 def read_chat(answer: Mapping[str, Any]) -> Completion:
-    """The first choice of an answer of `/chat/completions`."""
+    """The first choice of an answer of `/chat/completions`. Raises `ConfigurationError` if it has none."""
+    return _understood(_read_chat, answer)
+
+
+def _read_chat(answer: Mapping[str, Any]) -> Completion:
     choice = _choice(answer)
     message = choice.get("message") or {}
-    text = message.get("content") or ""
+    text = _text_of(message.get("content"))
     calls: list[ToolCall] = []
-    for told in message.get("tool_calls") or ():
+    for number, told in enumerate(message.get("tool_calls") or ()):
         function = told["function"]
         arguments = _object_in(function.get("arguments") or "{}")
         if arguments is None:  # not JSON: what the policy said is kept, and is no action
             raw = f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
             text, calls = f"{text}<tool_call>{raw}</tool_call>", []
             break
-        calls.append(ToolCall(told["id"], function["name"], arguments))
+        calls.append(ToolCall(told.get("id") or f"call-{number}", function["name"], arguments))
     ids = choice.get("token_ids") or ()
     told_logprobs = (choice.get("logprobs") or {}).get("content")
     logprobs = [token["logprob"] for token in told_logprobs] if told_logprobs and ids else None
@@ -40,7 +47,14 @@ def read_chat(answer: Mapping[str, Any]) -> Completion:
 
 
 def read_completion(answer: Mapping[str, Any]) -> Completion:
-    """The first choice of an answer of `/completions` to a prompt of token ids."""
+    """The first choice of an answer of `/completions` to a prompt of token ids.
+
+    Raises `ConfigurationError` if it has none, or no ids.
+    """
+    return _understood(_read_completion, answer)
+
+
+def _read_completion(answer: Mapping[str, Any]) -> Completion:
     choice = _choice(answer)
     ids = choice.get("token_ids")
     if ids is None:
@@ -126,19 +140,46 @@ class StreamedAnswer:
 
 def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = answer.get("choices")
-    if not choices or not isinstance(choices[0], Mapping):
-        raise ConfigurationError(f"the policy's endpoint gave no choice: {json.dumps(answer)[:500]}")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+        raise ConfigurationError(
+            f"the policy's endpoint gave no choice: {json.dumps(answer)[:500]}", next_step=CHAT_ADVICE
+        )
     choice: Mapping[str, Any] = choices[0]
     return choice
+
+
+def _text_of(content: Any) -> str:
+    """What was said: a text, or the texts among the parts of a message."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part["text"] for part in content if part.get("type") == "text")
+
+
+def _understood(read: Callable[[Mapping[str, Any]], Completion], answer: Mapping[str, Any]) -> Completion:
+    """What an answer says. Raises `ConfigurationError` for one that has another form than OpenAI's."""
+    try:
+        return read(answer)
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(
+            f"the policy's endpoint gave an answer of another form than OpenAI's ({problem}): "
+            f"{json.dumps(answer)[:500]}",
+            next_step=CHAT_ADVICE,
+        ) from error
 
 
 def _usage(told: Any) -> TokenUsage | None:
     if not isinstance(told, Mapping):
         return None
-    return TokenUsage(int(told.get("prompt_tokens") or 0), int(told.get("completion_tokens") or 0))
+    counts = [told.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]
+    return TokenUsage(*counts) if all(isinstance(count, int) for count in counts) else None
 
 
-def _object_in(text: str) -> dict[str, Any] | None:
+def _object_in(text: str | dict[str, Any]) -> dict[str, Any] | None:
+    if isinstance(text, dict):
+        return text
     try:
         found = json.loads(text)
     except ValueError:

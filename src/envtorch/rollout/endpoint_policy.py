@@ -168,7 +168,9 @@ class OpenAIPolicy:
                 answer = error.response
                 problem = f"{answer.status_code}: {answer.text[:500]}"
                 if answer.status_code != 429 and answer.status_code < 500:
-                    raise ConfigurationError(f"the policy's endpoint refused a request: {problem}") from None
+                    raise ConfigurationError(
+                        f"the policy's endpoint refused a request: {problem}", next_step=ENDPOINT_ADVICE
+                    ) from None
                 wanted_s = _wanted_pause(answer.headers.get("retry-after"))
                 if wanted_s is not None:
                     pause_s = wanted_s
@@ -197,7 +199,10 @@ class OpenAIPolicy:
         except ValueError:
             whole = None
         if not isinstance(whole, dict):
-            raise ConfigurationError(f"the policy's endpoint answers no JSON object: {answer.text[:500]}")
+            raise ConfigurationError(
+                f"the policy's endpoint answers no JSON object: {answer.text[:500]}",
+                next_step=ENDPOINT_ADVICE,
+            )
         return whole
 
     async def _stream(self, path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:

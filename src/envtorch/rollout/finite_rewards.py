@@ -28,7 +28,11 @@ def finite_total(rewards: Iterable[float]) -> float:
 
 
 def finite_score(score: float) -> float:
-    """A score as a float. Raises `EnvironmentFailed` if it is not finite."""
-    if not math.isfinite(score):
+    """A score as a float. Raises `EnvironmentFailed` if it is not finite, `TypeError` if it is no number."""
+    try:
+        is_finite = math.isfinite(score)
+    except TypeError:
+        raise TypeError(f"the scorer gave {type(score).__name__}: it must give a number") from None
+    if not is_finite:
         raise not_finite(float(score), "the scorer")
     return float(score)

@@ -71,7 +71,7 @@ def score_each(score: Callable[[Candidate], Awaitable[float]]) -> GroupScorer:
 
     async def one(candidate: Candidate) -> float | None:
         try:
-            return await score(candidate)
+            given = await score(candidate)
         except EnvTorchError as error:
             if not is_infrastructure(error):
                 raise
@@ -79,6 +79,9 @@ def score_each(score: Callable[[Candidate], Awaitable[float]]) -> GroupScorer:
                 "task %s: a session was lost before it was scored: %s", candidate.trajectory.task.id, error
             )
             return None
+        if given is None:
+            raise TypeError("the scorer gave None: it must give a number")
+        return given
 
     @functools.wraps(score, assigned=("__qualname__",), updated=())
     async def score_group(candidates: Sequence[Candidate]) -> Sequence[float | None]:

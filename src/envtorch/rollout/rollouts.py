@@ -90,6 +90,10 @@ class Rollouts:
             says what they need. `concurrency` is that of all drivers together. The policy, and what else
             you give here, is sent there by pickling. A driver that dies is an attempt that was lost.
         """
+        if format is not None and not isinstance(format, ChatFormat):
+            raise ConfigurationError(
+                f"format is {format!r}: give a ChatFormat, such as JSONFormat(MyAction), or leave it out"
+            )
         places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})}, recover)
         self._concurrency = concurrency
         options = PlayOptions(
@@ -157,6 +161,10 @@ class Rollouts:
         """
         if size < 1:
             raise ConfigurationError("a group has at least one member")
+        if not isinstance(tasks, Iterable):
+            raise TypeError(
+                f"tasks is {type(tasks).__name__}: give a list or an ordinary generator of tasks, as range(8)"
+            )
         wanted: Iterable[Task] = (Task.of(task) for task in tasks)
         if record is not None:
             record.belong_to({**self._settings, "size": size})

@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, overload
 
 from envtorch.errors import EnvTorchError
@@ -78,7 +79,14 @@ class Task:
             return given
         if isinstance(given, TaskEntry):
             return cls({"task": {"id": given.id, "hash": given.hash}}, id=given.id)
-        return cls({"seed": given}) if isinstance(given, int) else cls(dict(given))
+        if isinstance(given, Integral):
+            return cls({"seed": int(given)})
+        if isinstance(given, Mapping):
+            return cls(dict(given))
+        raise TypeError(
+            f"{given!r} is no task: give a Task, an entry of a task set, a dictionary of reset's options, "
+            "or a seed"
+        )
 
 
 @dataclass(frozen=True, slots=True)
