@@ -6,6 +6,7 @@
     │   ├── UnknownMessage     UNKNOWN_TYPE        a message type nobody knows
     │   ├── NotAllowed         NOT_ALLOWED         simulation control on a production server
     │   ├── ResetRequired      RESET_REQUIRED      a step before the first reset
+    │   ├── AnswerDropped      ANSWER_DROPPED      a repeated request whose answer the server no longer keeps
     │   └── MessageTooLarge    MESSAGE_TOO_LARGE   a message above the size limit of one side
     ├── Unauthorized           UNAUTHORIZED        no token, or one the server does not take
     ├── InvalidAction          VALIDATION_ERROR    an action or message of the wrong shape
@@ -45,6 +46,7 @@ from typing import Any, ClassVar, Self
 
 __all__ = [
     "BY_CODE",
+    "AnswerDropped",
     "Cancelled",
     "CapacityReached",
     "ClientBusy",
@@ -148,6 +150,16 @@ class ResetRequired(ProtocolError):
 
     code = "RESET_REQUIRED"
     http_status = 409
+
+
+class AnswerDropped(ProtocolError):
+    """A repeated request that was accepted before, and whose answer the server no longer keeps.
+
+    It is not run again. What it did is done: `state()` tells where the episode stands.
+    """
+
+    code = "ANSWER_DROPPED"
+    http_status = 410
 
 
 class MessageTooLarge(ProtocolError):

@@ -60,7 +60,7 @@ def _act(state: State, client: Client, faults: frozenset[Fault]) -> Iterator[tup
         assert sent.waiting is not None
         yield f"{name} sends {_asked(sent.waiting)}", _send(state.with_client(sent), sent, sent.waiting)
     if client.is_greeted and client.waiting is not None and client.replayed is None:
-        cancelled = _send(state, client, Request("cancel", client.waiting.id, ack=client.arrived))
+        cancelled = _send(state, client, Request("cancel", client.waiting.id))
         if chances.cancels:
             yield f"{name} cancels request {client.waiting.id}", cancelled.spend("cancels")
         if chances.gives_up:
@@ -105,7 +105,7 @@ def _next(client: Client) -> Client:
     if client.replayed is not None:
         body, plan = client.acknowledged[client.replayed], client.plan
     kind = "fork" if body == "fork" else "step"
-    request = Request(kind, client.last_id + 1, body, client.arrived)
+    request = Request(kind, client.last_id + 1, body, ack=client.last_id)  # no earlier one is waited for
     return client._replace(plan=plan, last_id=request.id, waiting=request)
 
 
@@ -139,15 +139,15 @@ def _receive(state: State, client: Client, reply: Reply, faults: frozenset[Fault
         return state  # the answer to a request that was given up
     if reply.kind == "refused":
         return _ended(state, client, "this id was used for another request")
+    if reply.kind == "dropped":
+        return _ended(state, client, "AnswerDropped")
     if reply.kind != "done" and client.replayed is not None:
         return _ended(
             state, client, "SessionLost"
         )  # the step may have run: asking for it again would run it twice
     if reply.kind != "done":
-        return state.with_client(client._replace(waiting=None, arrived=reply.id))
-    return _acknowledge(
-        state, client._replace(waiting=None, arrived=reply.id), client.waiting, reply.history, faults
-    )
+        return state.with_client(client._replace(waiting=None))
+    return _acknowledge(state, client._replace(waiting=None), client.waiting, reply.history, faults)
 
 
 def _acknowledge(

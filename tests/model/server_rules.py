@@ -23,6 +23,7 @@ def server_events(state: State, faults: frozenset[Fault]) -> Iterator[tuple[str,
             yield f"server notices that socket {number} is gone", close_line(state, number)
     for session in state.sessions:
         yield from _work(state, session, faults)
+        yield from _drop(state, session, faults)
         if state.chances.expiries and _is_idle(state, session):
             gone = state._replace(sessions=tuple(s for s in state.sessions if s is not session))
             yield f"the grace of session {session.token} ends", gone.spend("expiries")
@@ -89,7 +90,7 @@ def _attach(state: State, number: int, request: Request) -> State:
 
 
 def _forget(session: Session, ack: int) -> Session:
-    """Replies that have arrived need not be kept; that their ids were taken is known for ever."""
+    """Replies that nobody waits for need not be kept; that their ids were taken is known for ever."""
     kept = tuple(entry for entry in session.ledger if entry.id > ack or entry.outcome is None)
     return session._replace(ledger=kept)
 
@@ -166,6 +167,18 @@ def _settle(state: State, session: Session, job: Job, outcome: Reply) -> State:
     newest = max(session.newest, job.request.id)
     session = session._replace(ledger=(*others, entry), waiting=waiting, running=running, newest=newest)
     return _tell(state.with_session(session), job.lines, outcome)
+
+
+def _drop(state: State, session: Session, faults: frozenset[Fault]) -> Iterator[tuple[str, State]]:
+    """The ledger has no room for an answer. Its id and digest stay, and so does the newest answer."""
+    answered = [entry for entry in session.ledger if entry.outcome is not None]
+    if not state.chances.drops:
+        return
+    for entry in answered if Fault.NEWEST_DROPPED in faults else answered[:-1]:
+        dropped = entry._replace(outcome=Reply("dropped", entry.id))
+        ledger = tuple(dropped if other is entry else other for other in session.ledger)
+        after = state.with_session(session._replace(ledger=ledger)).spend("drops")
+        yield f"the answer to request {entry.id} is dropped", after
 
 
 def _stop(state: State, session: Session, job: Job, kind: str, *, can_stop: bool) -> State:

@@ -34,6 +34,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     "os.fork": Scenario(("p1", "p2"), Chances(cuts=1, process_forks=1), is_hidden=True),
     "second holder": Scenario(("p1", "p2"), Chances(cuts=1, takeovers=1), connections=2),
     "dead server": Scenario(("p1", "p2", "p3"), Chances(cuts=1, deaths=1, gives_up=1)),
+    "dropped answers": Scenario(
+        ("p1", "p2", "p3"), Chances(cuts=1, gives_up=1, drops=1), connections=4, is_hidden=True
+    ),
     "expired grace": Scenario(("p1", "p2"), Chances(cuts=1, expiries=1)),
 }
 """Each thing that can go wrong, by itself or beside a cut. Small enough for the everyday suite."""
@@ -43,6 +46,7 @@ LARGE_SCENARIOS: Mapping[str, Scenario] = {
     "two cuts around a fork": Scenario(("p1", "fork", "p2"), Chances(cuts=2), connections=5, is_hidden=True),
     "cuts and a second holder": Scenario(("p1", "p2"), Chances(cuts=2, takeovers=1)),
     "a second holder of a dead server": Scenario(("p1", "p2"), Chances(deaths=1, takeovers=1), connections=2),
+    "dropped answers and a second holder": Scenario(("p1", "p2"), Chances(cuts=1, takeovers=1, drops=1)),
     "os.fork and a fork": Scenario(("p1", "fork", "p2"), Chances(cuts=1, process_forks=1), is_hidden=True),
     "deadlines, cancels, a dead server": Scenario(
         ("p1", "p2"), Chances(cuts=1, deadlines=1, cancels=1, gives_up=1, deaths=1)

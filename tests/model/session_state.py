@@ -31,6 +31,7 @@ class Fault(enum.Enum):
     NO_ID_CHECK = "a client takes the next reply for its own, whatever its id"
     NO_STRAY_COUNT = "a client gives up whenever its session is taken over, also by a socket of its own"
     NO_COMPARISON = "a replay does not compare its observations with those of the first server"
+    NEWEST_DROPPED = "the ledger drops any answer that it has no room for, also the newest"
 
 
 class Request(NamedTuple):
@@ -51,7 +52,7 @@ class Request(NamedTuple):
 class Reply(NamedTuple):
     kind: str
     """`session`, `end of stream`, `taken over`, or an outcome: `done`, `failed`, `timed out`, `cancelled`,
-    `refused`, `lost`."""
+    `dropped`, `refused`, `lost`."""
     id: int = 0
     history: History = ()
     last_id: int = 0
@@ -114,7 +115,6 @@ class Client(NamedTuple):
     strays: int = 0
     """Sockets it has left, on which an `attach` may still be on its way."""
     last_id: int = 0
-    arrived: int = 0
     waiting: Request | None = None
     seen: tuple[History, ...] = ()
     """The observation of each acknowledged step."""
@@ -143,6 +143,8 @@ class Chances(NamedTuple):
     process_forks: int = 0
     takeovers: int = 0
     """Second holders: other clients that attach with the same token."""
+    drops: int = 0
+    """Answers that the ledger has no room for."""
 
 
 NEVER = Chances()

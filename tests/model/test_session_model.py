@@ -24,6 +24,7 @@ def test_each_acknowledged_step_runs_once_in_order_and_is_given_its_own_answer(n
         (Fault.NO_ID_CHECK, "timeouts", "parent asked for p2, and was given the answer to p1"),
         (Fault.NO_STRAY_COUNT, "cuts", "parent was told SessionLost"),
         (Fault.NO_COMPARISON, "dead server", "parent saw"),
+        (Fault.NEWEST_DROPPED, "dropped answers", "parent was told AnswerDropped"),
     ],
 )
 def test_without_this_part_of_the_protocol_the_promise_is_broken(

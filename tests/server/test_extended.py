@@ -33,7 +33,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Running]:
 def extended(server: Running | str, format: Format = JSON) -> Iterator["Wire"]:
     name = "envtorch.v1" + ("+msgpack" if format is MSGPACK else "")
     url = (server if isinstance(server, str) else server.url).replace("http", "ws") + "/ws"
-    with connect(url, subprotocols=[Subprotocol(name)], close_timeout=5, ping_interval=None) as socket:
+    options: dict[str, Any] = {"close_timeout": 5, "ping_interval": None, "max_size": None}
+    with connect(url, subprotocols=[Subprotocol(name)], **options) as socket:
         assert socket.subprotocol == name
         yield Wire(socket, format)
 

@@ -9,7 +9,7 @@ columns; in MessagePack an array travels as its buffer, and the client gets a vi
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 
 __all__ = [
     "Columns",
+    "Share",
     "Steps",
     "column_of",
     "lost_rewards",
@@ -255,3 +256,20 @@ def pick(columns: bytes, index: int, format: Format) -> Encoded:
         told("terminated"),
         told("truncated"),
     )
+
+
+class Share(NamedTuple):
+    """One session's part of what `step_many` returned as columns, already encoded for all."""
+
+    columns: bytes
+    place: int
+    format: Format
+
+    @property
+    def size(self) -> int:
+        """How many bytes it keeps in memory: the columns of all sessions."""
+        return len(self.columns)
+
+    def encoded(self) -> Encoded:
+        """The part by itself, for a caller who asks again."""
+        return pick(self.columns, self.place, self.format)

@@ -68,7 +68,6 @@ class ClientChannels:
         self._wait_s = wait_s
         self._channels = [Channel(wait_s, token) for _ in range(count)]
         self._id = 0
-        self._acknowledged: int | None = None
         self._owed: dict[int, Request] = {}
         self._unsent: set[int] = set()
         """Channels whose owed request has not been sent on the current socket."""
@@ -203,9 +202,6 @@ class ClientChannels:
         return self._ask(Request(0, kind, list(data), data.__getitem__, len(data), **within), None)
 
     def _ask(self, request: Request, together: tuple[str, bytes] | None) -> bytes | None:
-        before = self._id, self._acknowledged
-        if not self._owed and self._id:
-            self._acknowledged = self._id
         self._id += 1
         request.id = self._id
         if together is None:
@@ -216,7 +212,7 @@ class ClientChannels:
         try:
             self.require_size(len(frame), len(request.channels))
         except MessageTooLarge:
-            self._id, self._acknowledged = before
+            self._id -= 1
             raise
         self._owed.update(dict.fromkeys(request.channels, request))
         if self.is_ready:  # so all of them are on the socket: who is lost is not asked
@@ -261,7 +257,7 @@ class ClientChannels:
             ch=channel,
             data=NOTHING if data is None else msgspec.Raw(data),
             timeout_s=request.timeout_s,
-            ack=self._acknowledged,
+            ack=request.id - 1,  # a session that is asked something owes no earlier reply
         )
 
     def _message(self, kind: str, channel: int, data: bytes | None) -> Message:

@@ -58,6 +58,11 @@ class Encoded(msgspec.Struct, frozen=True, tag=True, array_like=True):
     terminated: bool | None = None
     truncated: bool | None = None
 
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return len(self.observation) + len(self.metadata or b"")
+
     def data(self) -> bytes:
         """The `data` of an observation message on a WebSocket."""
         told = _ObservationData(msgspec.Raw(self.observation), self.reward, self.done)

@@ -14,8 +14,8 @@ one message or a list of them. It is spoken in JSON or in MessagePack, as the su
 | `cancel` | `id` | `cancelled`; the request itself is answered with `CANCELLED` |
 | `close` | | `closed` |
 
-`timeout_s` beside `data` is a deadline that the server keeps. `ack` tells it which replies have arrived, and
-need not be kept. The server says `draining` by itself.
+`timeout_s` beside `data` is a deadline that the server keeps. `ack` tells it which replies of the session are
+not waited for, and need not be kept. The server says `draining` by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     data: msgspec.Raw = NOTHING
     timeout_s: float | None = None
     ack: int | None = None
-    """The sender has the replies to all its requests up to this id."""
+    """The sender waits for no reply of this session to a request up to this id."""
 
     @classmethod
     def of(cls, reply: Reply, *, id: int | None, ch: int) -> "Message":

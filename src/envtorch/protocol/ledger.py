@@ -4,15 +4,24 @@ A request is noted before anything runs. What comes of it is a `CallOutcome`; a 
 repeated gets the outcome of the first one.
 """
 
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
 
-from envtorch.errors import EnvTorchError, ProtocolError
+from envtorch.errors import AnswerDropped, EnvTorchError, ProtocolError
+from envtorch.protocol.batch import Share
 from envtorch.protocol.calls import Call
+from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.wire import Reply
 
-__all__ = ["CallOutcome", "Ledger"]
+__all__ = ["KEPT_BYTES", "KEPT_REQUESTS", "CallOutcome", "Ledger"]
 
-T = TypeVar("T")
+KEPT_REQUESTS = 128
+"""How many requests of a session are known with their outcomes, if nobody acknowledges them."""
+
+KEPT_BYTES = 8 * 1024 * 1024
+"""How many bytes of outcomes a session keeps, if nobody acknowledges them. The newest is kept in any case."""
 
 
 class Timer(Protocol):
@@ -64,23 +73,44 @@ class CallOutcome:
             self._listeners.append(tell)
 
 
-class Ledger(Generic[T]):
-    """Outcomes by request id, the newest kept.
+@dataclass(slots=True)
+class NotedRequest:
+    """A request that was accepted: its outcome, and a digest of its contents."""
+
+    outcome: CallOutcome | None
+    """None for one whose answer was dropped."""
+    digest: int | None
+    size: int = 0
+    """What is kept of it, in bytes, since it is settled."""
+
+    @property
+    def is_pending(self) -> bool:
+        return self.outcome is not None and not self.outcome.is_settled
+
+
+class Ledger:
+    """Outcomes by request id, the newest kept: at most `keep` of them, with at most `keep_bytes` in all.
 
     Numbers grow: a number at or below the highest one accepted has been accepted, even when its outcome is no
     longer kept, and is then refused rather than run again. Texts (HTTP's `request_id`) are known only while
-    they are kept. What `is_pending` is never dropped. An id that comes again with another `digest` is
-    refused: it is a different request.
+    they are among the `keep` newest. What is pending is never dropped. An id that comes again with another
+    digest is refused: it is a different request.
+
+    Where there are too many bytes, answers are dropped, oldest first, and not the ids and digests of their
+    requests: a repeat gets `AnswerDropped`. The answer that was settled last is kept whatever its size, as
+    its caller may not have it yet.
     """
 
-    def __init__(self, is_pending: Callable[[T], bool], *, keep: int = 128) -> None:
-        self._is_pending = is_pending
+    def __init__(self, *, keep: int = KEPT_REQUESTS, keep_bytes: int = KEPT_BYTES) -> None:
         self._keep = keep
-        self._entries: dict[int | str, tuple[T, int | None]] = {}
+        self._keep_bytes = keep_bytes
+        self._entries: dict[int | str, NotedRequest] = {}
+        self._bytes = 0
+        self._acknowledged = 0
         self.newest = 0
         """The highest number accepted."""
 
-    def find(self, id: int | str, digest: int | None = None) -> T | None:
+    def find(self, id: int | str, digest: int | None = None) -> CallOutcome | None:
         """The outcome of a request that was accepted; None for a new one. Raises `ProtocolError`.
 
         A `digest` of None matches any.
@@ -88,37 +118,83 @@ class Ledger(Generic[T]):
         entry = self._entries.get(id)
         if entry is None:
             if isinstance(id, int) and id <= self.newest:
-                raise ProtocolError(
+                refusal = ProtocolError if id <= self._acknowledged else AnswerDropped
+                raise refusal(
                     f"request {id} was accepted before, and its reply is no longer kept; it is not run again"
                 )
             return None
-        outcome, noted = entry
-        if digest is not None and noted is not None and digest != noted:
+        if digest is not None and entry.digest is not None and digest != entry.digest:
             raise ProtocolError(f"request {id} was accepted before, with different contents; it is not run")
-        return outcome
+        if entry.outcome is None:
+            raise AnswerDropped(
+                f"request {id} was accepted before and is not run again, and its reply was dropped: a session "
+                f"keeps {self._keep_bytes:,} bytes of replies, and always the newest. Acknowledge replies that "
+                "arrived with `ack`, and let fewer requests with large replies wait at a time",
+                limit=self._keep_bytes,
+            )
+        return entry.outcome
 
     def note(
-        self, id: int | str, outcome: T, digest: int | None = None, acknowledged: int | None = None
+        self, id: int | str, outcome: CallOutcome, digest: int | None = None, acknowledged: int | None = None
     ) -> None:
         """Note a new request, before it runs; and that the caller has all replies up to `acknowledged`."""
         if acknowledged is not None:
             self.acknowledge(acknowledged)
-        self._entries[id] = (outcome, digest)
+        self._entries[id] = NotedRequest(outcome, digest)
         if isinstance(id, int) and id > self.newest:
             self.newest = id
-        while len(self._entries) > self._keep:
-            oldest = next(iter(self._entries))
-            if self._is_pending(self._entries[oldest][0]):
+        if len(self._entries) > self._keep:
+            settled = (id for id, entry in self._entries.items() if not entry.is_pending)
+            self._forget(list(islice(settled, len(self._entries) - self._keep)))
+
+    def settle(self, outcome: CallOutcome, result: Any, error: EnvTorchError | None = None) -> None:
+        """Settle an outcome, which may have been noted or not, and keep its answer within the bounds."""
+        entry = self._entries.get(outcome.id) if outcome.id is not None else None
+        if entry is not None and entry.outcome is outcome and not outcome.is_settled:
+            entry.size = _size_of(outcome.call, result, error)
+            self._bytes += entry.size
+            if self._bytes > self._keep_bytes:
+                self._drop_answers(entry)
+        outcome.settle(result, error)
+
+    def _drop_answers(self, newest: NotedRequest) -> None:
+        """Drop answers but the newest, oldest first, until the rest is within the bound."""
+        for entry in self._entries.values():
+            if self._bytes <= self._keep_bytes:
                 return
-            del self._entries[oldest]
+            if entry is not newest and not entry.is_pending:
+                self._bytes -= entry.size
+                entry.outcome, entry.size = None, 0
 
     def acknowledge(self, through: int) -> None:
         """The caller has every reply up to this number: they need not be kept."""
-        if not self._entries:
-            return
-        for id in [id for id in self._entries if isinstance(id, int) and id <= through]:
-            if not self._is_pending(self._entries[id][0]):
-                del self._entries[id]
+        self._acknowledged = max(self._acknowledged, through)
+        self._forget(
+            [
+                id
+                for id, entry in self._entries.items()
+                if isinstance(id, int) and id <= through and not entry.is_pending
+            ]
+        )
+
+    def _forget(self, ids: Sequence[int | str]) -> None:
+        for id in ids:
+            self._bytes -= self._entries.pop(id).size
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def size(self) -> int:
+        """How many bytes are kept."""
+        return self._bytes
+
+
+def _size_of(call: Call, result: Any, error: EnvTorchError | None) -> int:
+    """About how many bytes the outcome of a call takes, the call itself included."""
+    size = len(call.data) + len(call.arguments)
+    if error is not None:
+        return size + len(error.message) + len(repr(error.details))
+    if isinstance(result, bytes):
+        return size + len(result)
+    return size + (result.size if isinstance(result, Encoded | Reply | Share) else 0)

@@ -35,6 +35,11 @@ class Reply(msgspec.Struct, frozen=True):
     data: bytes
     format: Format = JSON
 
+    @property
+    def size(self) -> int:
+        """How many bytes its data has."""
+        return len(self.data)
+
     def frame(self) -> bytes:
         return b'{"type":"%b","data":%b}' % (_NAMES.get(self.type) or self.type.encode(), self.data)
 

@@ -7,6 +7,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from envtorch.protocol.formats import JSON, MSGPACK, Format
+from envtorch.protocol.ledger import KEPT_BYTES
 from tests.server.workers.support import WorkersServer, step
 from tests.support import PATIENCE_S, eventually
 
@@ -60,6 +61,19 @@ class TestAttach:
             other.ask(type="attach", id=1, data={"token": token})
             padding = other.ask(**step(2, size=5_000_000))["data"]["observation"]["padding"]
             assert len(padding) == 5_000_000
+            other.close()
+
+    def test_answers_that_were_dropped_are_told_through_the_other_worker(
+        self, format: Format, two: WorkersServer
+    ) -> None:
+        with two.wire(HERE, format) as one, two.wire(THERE, format) as other:
+            token = one.open()["token"]
+            other.ask(type="attach", id=1, data={"token": token})
+            for id in (2, 3, 4):
+                newest = other.ask(**step(id, size=KEPT_BYTES // 2))
+            assert other.ask(**step(2, size=KEPT_BYTES // 2))["data"]["code"] == "ANSWER_DROPPED"
+            assert other.ask(**step(4, size=KEPT_BYTES // 2)) == newest
+            assert other.ask(type="state", id=5)["data"]["step_count"] == 3
             other.close()
 
 

@@ -22,7 +22,7 @@ from envtorch.errors import (
     SessionLost,
     UnknownMessage,
 )
-from envtorch.protocol.batch import Steps, write_rows
+from envtorch.protocol.batch import Share, Steps, write_rows
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.extended import (
@@ -43,7 +43,7 @@ from envtorch.protocol.ledger import CallOutcome
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply
 from envtorch.server.doors.mcp_rpc import OwnCall, RpcDoor
-from envtorch.server.sessions.batch_steps import Share, StepsTogether
+from envtorch.server.sessions.batch_steps import StepsTogether
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.remote_sessions import HeldByPeer
 from envtorch.server.sessions.session import Session

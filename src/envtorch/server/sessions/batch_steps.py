@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from types import CoroutineType
-from typing import Any, NamedTuple
+from typing import Any
 
 from envtorch.batch_actions import Actions
 from envtorch.errors import EnvironmentFailed, EnvTorchError
-from envtorch.protocol.batch import Steps, lost_rewards, pick, write_together
+from envtorch.protocol.batch import Share, Steps, lost_rewards, write_together
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_observation
 from envtorch.protocol.formats import Format
@@ -14,19 +14,7 @@ from envtorch.protocol.host import EnvironmentHost, answer_many, failure_of
 from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.sessions.session import Session
 
-__all__ = ["Share", "StepsTogether"]
-
-
-class Share(NamedTuple):
-    """One session's part of what `step_many` returned as columns, already encoded for all."""
-
-    columns: bytes
-    place: int
-    format: Format
-
-    def encoded(self) -> Encoded:
-        """The part by itself, for a caller who asks again."""
-        return pick(self.columns, self.place, self.format)
+__all__ = ["StepsTogether"]
 
 
 class StepsTogether:

@@ -45,10 +45,6 @@ def _cancel(task: "asyncio.Task[None]", outcome: CallOutcome) -> None:
     task.cancel()
 
 
-def _is_pending(outcome: CallOutcome) -> bool:
-    return not outcome.is_settled
-
-
 async def outcome_of(outcome: CallOutcome) -> Any:
     """The result of a call. Raises its error. Giving up on the wait does not take the call back."""
     if not outcome.is_settled:
@@ -89,7 +85,7 @@ class Session:
         self.close_when_detached = False
         self.is_open_by_id = False
         """Whether callers may use the session by its id, as those of `openenv/session/create` do."""
-        self.ledger: Ledger[CallOutcome] = Ledger(_is_pending)
+        self.ledger = Ledger()
         self.is_stuck = False
         """Whether a call does not return that nobody waits for any more. The session's slot stays taken."""
         self._context = context
@@ -219,11 +215,11 @@ class Session:
         try:
             result = await work()
         except EnvTorchError as error:
-            outcome.settle(None, error)
+            self.ledger.settle(outcome, None, error)
         except Exception as error:
-            outcome.settle(None, failure_of("work", error))
+            self.ledger.settle(outcome, None, failure_of("work", error))
         else:
-            outcome.settle(result)
+            self.ledger.settle(outcome, result)
 
     def _refusal(self) -> EnvTorchError:
         if self._gone is not None:
@@ -251,7 +247,7 @@ class Session:
             self._end(self.runner.ended)
         if self.unheld_s is not None and self._holder is None:
             self._watch_lease()
-        outcome.settle(result, error)
+        self.ledger.settle(outcome, result, error)
         self._advance()
 
     def _advance(self) -> None:
@@ -366,7 +362,7 @@ class Session:
             self._context.meter.busy(-1)
             self._context.meter.answered(outcome.call.operation, 0.0, error)
         error.details["usable"] = self.is_usable
-        outcome.settle(None, error)
+        self.ledger.settle(outcome, None, error)
         return True
 
     def _end(self, reason: str) -> None:
@@ -447,7 +443,7 @@ class Session:
         while self._waiting:
             outcome = self._waiting.popleft()
             self._context.meter.busy(-1)
-            outcome.settle(None, self._refusal())
+            self.ledger.settle(outcome, None, self._refusal())
         return self._closing
 
     async def _close(self) -> None:
