@@ -187,7 +187,8 @@ class Unauthorized(EnvTorchError, PermissionError):
 
 
 class InvalidAction(EnvTorchError, ValueError):
-    """An action, or the message around it, does not have the shape the environment declared."""
+    """An action, or the message around it, does not have the shape the environment declared; or a call was
+    given an argument of the wrong kind."""
 
     code = "VALIDATION_ERROR"
     http_status = 422
@@ -198,8 +199,14 @@ class InvalidAction(EnvTorchError, ValueError):
         return list(self.details.get("errors", ()))
 
     def __str__(self) -> str:
-        where = [f"{'.'.join(map(str, e.get('loc', ())))}: {e.get('msg', '')}" for e in self.errors]
-        return f"{self.message} ({'; '.join(where)})" if where else self.message
+        told = [_told(error) for error in self.errors]
+        return f"{self.message} ({'; '.join(told)})" if told else self.message
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    """What is wrong with a field; or with the whole, which has no name."""
+    where, what = ".".join(map(str, error.get("loc", ()))), str(error.get("msg", ""))
+    return f"{where}: {what}" if where else what
 
 
 class EnvironmentFailed(EnvTorchError):
@@ -357,7 +364,7 @@ class ClientClosed(EnvTorchError):
 
 
 class ConfigurationError(EnvTorchError, ValueError):
-    """Options that contradict each other, or that nobody knows."""
+    """Options that contradict each other, are of the wrong kind, or that nobody knows."""
 
 
 class MissingExtra(EnvTorchError, ImportError):

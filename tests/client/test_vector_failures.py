@@ -352,7 +352,7 @@ class TestHalfAMessage:
             server.send(signal.SIGSTOP)
             try:
                 with pytest.raises(TimedOut):
-                    env.step(Add(n=1, metadata=large), timeout_s=-4.0)
+                    env.step(Add(n=1, metadata=large), timeout_s=0.1)
             finally:
                 server.send(signal.SIGCONT)
             assert env.step(Add(n=2)).observation.total == 5, "the first never arrived, the second did"
@@ -365,7 +365,7 @@ class TestHalfAMessage:
                 server.send(signal.SIGSTOP)
                 try:
                     with pytest.raises(TimedOut):
-                        await env.step(Add(n=1, metadata={"text": "x" * 15_000_000}), timeout_s=-4.0)
+                        await env.step(Add(n=1, metadata={"text": "x" * 15_000_000}), timeout_s=0.1)
                 finally:
                     server.send(signal.SIGCONT)
                 return (await env.step(Add(n=2))).observation.total

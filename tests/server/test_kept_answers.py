@@ -135,20 +135,19 @@ def test_the_steps_of_a_batch_are_bounded_in_each_session(format: Format, server
 def test_columns_for_several_sessions_count_as_a_whole_in_each() -> None:
     word = "x" * (KEPT_BYTES // 4)
     pushes = [{"force": 1.0, "word": word}, {"force": 1.0, "word": word}]
-    with running(create_app(Cart, Push, Seen, max_concurrent_envs=2)) as server:
-        with extended(server) as wire:
-            for ch in (0, 1):
-                wire.open(ch=ch)
-                wire.ask(type="reset", id=1 + ch, ch=ch)
-            for id in (11, 12, 13):
-                asked = {"ch": [0, 1], "actions": pushes}
-                assert wire.ask(type="steps", id=id, ch=77, data=asked)["type"] == "observations"
-            whole = 2 * len(word)
-            assert all(whole <= size <= max(KEPT_BYTES, 2 * whole) for size in kept(server))
-            for ch in (0, 1):
-                step = {"type": "step", "ch": ch, "data": pushes[ch]}
-                assert wire.ask(**step, id=11)["data"]["code"] == "ANSWER_DROPPED"
-                assert wire.ask(**step, id=13)["data"]["observation"]["position"] == 3.0
+    with running(create_app(Cart, Push, Seen, max_concurrent_envs=2)) as server, extended(server) as wire:
+        for ch in (0, 1):
+            wire.open(ch=ch)
+            wire.ask(type="reset", id=1 + ch, ch=ch)
+        for id in (11, 12, 13):
+            asked = {"ch": [0, 1], "actions": pushes}
+            assert wire.ask(type="steps", id=id, ch=77, data=asked)["type"] == "observations"
+        whole = 2 * len(word)
+        assert all(whole <= size <= max(KEPT_BYTES, 2 * whole) for size in kept(server))
+        for ch in (0, 1):
+            step = {"type": "step", "ch": ch, "data": pushes[ch]}
+            assert wire.ask(**step, id=11)["data"]["code"] == "ANSWER_DROPPED"
+            assert wire.ask(**step, id=13)["data"]["observation"]["position"] == 3.0
 
 
 def test_over_http_a_repeated_request_whose_answer_was_dropped_is_gone() -> None:
@@ -170,13 +169,15 @@ def test_a_vector_acknowledges_for_each_session_while_others_are_awaited() -> No
     class Client(EnvClient[Order, Report, Count]): ...
 
     Obedient.gate.clear()
-    with running(create_app(Obedient, max_concurrent_envs=2)) as server:
-        with Client.vector(server.url, 2) as envs:
-            envs.reset()
-            envs.send({0: Order(do="wait")})  # so that something is owed all the time
-            for _ in range(5):
-                envs.send({1: Order(do="again")})
-                assert set(envs.receive()) == {1}
-            assert [len(session.ledger) for session in server.sessions.all()] == [1, 1]
-            Obedient.gate.set()
-            assert set(envs.receive()) == {0}
+    with (
+        running(create_app(Obedient, max_concurrent_envs=2)) as server,
+        Client.vector(server.url, 2) as envs,
+    ):
+        envs.reset()
+        envs.send({0: Order(do="wait")})  # so that something is owed all the time
+        for _ in range(5):
+            envs.send({1: Order(do="again")})
+            assert set(envs.receive()) == {1}
+        assert [len(session.ledger) for session in server.sessions.all()] == [1, 1]
+        Obedient.gate.set()
+        assert set(envs.receive()) == {0}

@@ -6,9 +6,18 @@ from typing import Any, Literal, Protocol, Self, TypedDict, get_args
 
 from envtorch.client.addresses import Elsewhere
 from envtorch.errors import ConfigurationError
+from envtorch.protocol.arguments import LONGEST_S, is_duration, shown
 from envtorch.protocol.reconnect import Timings
 
-__all__ = ["ClientOptions", "GivenOptions", "Owner", "Recovery", "Wire"]
+__all__ = [
+    "ClientOptions",
+    "GivenOptions",
+    "Owner",
+    "Recovery",
+    "Wire",
+    "require_headers",
+    "require_owner",
+]
 
 Wire = Literal["json", "msgpack", "openenv"]
 Recovery = Literal["replay"]
@@ -94,8 +103,11 @@ class ClientOptions:
     @classmethod
     def of(cls, base_url: str, **given: Any) -> Self:
         """Options as the clients take them. Raises `ConfigurationError` for one that is not there."""
+        _require_texts(base_url, given)
         size = given.pop("max_message_size_mb", None)
         if size is not None:
+            if not is_duration(size) or not size > 0:
+                raise ConfigurationError(f"max_message_size_mb is a number above 0, not {shown(size)}")
             given["max_message_bytes"] = int(size * 1024 * 1024)
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(given) - known)
@@ -105,8 +117,67 @@ class ClientOptions:
             raise ConfigurationError(f"wire is one of {', '.join(get_args(Wire))}, not {given['wire']!r}")
         if given.get("recover") not in (None, *get_args(Recovery)):
             raise ConfigurationError(f"recover is 'replay' or None, not {given['recover']!r}")
-        if isinstance(given.get("elsewhere"), str):
-            raise ConfigurationError("elsewhere is a list of addresses, also when it is only one")
+        if given.get("elsewhere") is not None:
+            _require_elsewhere(given["elsewhere"])
         if given.get("elsewhere") and given.get("recover") is None:
             raise ConfigurationError("`elsewhere` is where sessions are recovered: set recover='replay' too")
+        for name in given.keys() & _LEAST_S.keys():
+            if given[name] is not None:
+                given[name] = _seconds(name, given[name])
         return cls(base_url, **{name: value for name, value in given.items() if value is not None})
+
+
+_LEAST_S = {
+    "connect_timeout_s": 0.001,
+    "message_timeout_s": 0.001,
+    "wait_s": 0.0,
+    "reconnect_s": 0.0,
+    "heartbeat_s": 0.001,
+    "recover_s": 0.0,
+}
+"""The options that are durations, and the shortest that each may be."""
+
+
+def _seconds(name: str, value: Any) -> float:
+    """A duration among the options. Raises `ConfigurationError`."""
+    if not is_duration(value) or value < _LEAST_S[name]:
+        raise ConfigurationError(
+            f"{name} is a number of seconds from {_LEAST_S[name]:g} to {LONGEST_S:,.0f}, not {shown(value)}"
+        )
+    return float(value)
+
+
+def _require_texts(base_url: Any, given: Mapping[str, Any]) -> None:
+    """Refuse an address, a token or headers that are no text."""
+    if not isinstance(base_url, str):
+        raise ConfigurationError(f"base_url is the server's address, a text, not {shown(base_url)}")
+    if not isinstance(given.get("token"), str | None):
+        raise ConfigurationError(f"token is a text, not {type(given['token']).__name__}")
+    require_headers(given.get("headers"))
+
+
+def require_headers(headers: Any) -> None:
+    """Refuse headers that are no texts."""
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(text, str) for header in headers.items() for text in header
+    ):
+        raise ConfigurationError("headers are a mapping from names to values, all of them texts")
+
+
+def require_owner(provider: Any) -> None:
+    """Refuse a provider that could not stop the server when the client is closed."""
+    if provider is not None and not callable(getattr(provider, "stop_container", None)):
+        raise ConfigurationError(
+            f"provider is what stops the server, with stop_container(), not {shown(provider)}"
+        )
+
+
+def _require_elsewhere(elsewhere: Any) -> None:
+    if isinstance(elsewhere, Elsewhere):
+        return
+    if isinstance(elsewhere, str | bytes):
+        raise ConfigurationError("elsewhere is a list of addresses, also when it is only one")
+    if not isinstance(elsewhere, Sequence) or not all(isinstance(address, str) for address in elsewhere):
+        raise ConfigurationError(f"elsewhere is a list of addresses, not {shown(elsewhere)}")

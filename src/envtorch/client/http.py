@@ -7,12 +7,22 @@ from typing import Any, Generic, Self
 
 import httpx
 
-from envtorch.client.client_options import Owner
+from envtorch.client.client_options import Owner, require_headers, require_owner
 from envtorch.client.guard import ProcessGuard, UseGuard
 from envtorch.client.launch import Starter, plan, plan_hub
-from envtorch.client.translation import Translation
-from envtorch.errors import ClientClosed, ConnectFailed, EnvTorchError, InvalidAction, TimedOut, from_wire
+from envtorch.client.translation import Translation, encode_options
+from envtorch.errors import (
+    ClientClosed,
+    ConfigurationError,
+    ConnectFailed,
+    EnvTorchError,
+    InvalidAction,
+    TimedOut,
+    from_wire,
+)
+from envtorch.protocol.arguments import is_duration, shown, timeout_of
 from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.formats import JSON
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["HTTPEnvClient"]
@@ -37,8 +47,16 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         default_headers: Mapping[str, str] | None = None,
         provider: Owner | None = None,
     ) -> None:
+        if not isinstance(base_url, str):
+            raise ConfigurationError(f"base_url is the server's address, a text, not {shown(base_url)}")
+        if not is_duration(request_timeout_s) or not request_timeout_s > 0:
+            raise ConfigurationError(
+                f"request_timeout_s is a number of seconds above 0, not {shown(request_timeout_s)}"
+            )
         self.base_url = base_url.rstrip("/")
         self._timeout_s = float(request_timeout_s)
+        require_headers(default_headers)
+        require_owner(provider)
         self._provider = provider
         self._headers = {"Content-Type": "application/json", **(default_headers or {})}
         self._guard = UseGuard("client")
@@ -77,9 +95,7 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
             self._finalizer = weakref.finalize(self, _give_back, self._http, self._guard)
         named = {"seed": seed, "episode_id": episode_id}
         body = {**{name: value for name, value in named.items() if value is not None}, **options}
-        return self.parse_result(
-            self._send("POST", "/reset", encode_value(body, blame=InvalidAction), headers)
-        )
+        return self.parse_result(self._send("POST", "/reset", encode_options(body, JSON), headers))
 
     def step(
         self,
@@ -90,8 +106,11 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         headers: Mapping[str, str] | None = None,
     ) -> StepResult[ObsT]:
         """Take one action. The server keeps `timeout_s`; a repeated `request_id` is answered, not run."""
-        limit = None if timeout_s is None else timeout_s + ANSWER_MARGIN_S
-        named = {"timeout_s": timeout_s, "request_id": request_id}
+        server_s = timeout_of(timeout_s)
+        if request_id is not None and not isinstance(request_id, str):
+            raise InvalidAction(f"request_id is a text, not {shown(request_id)}")
+        limit = None if server_s is None else server_s + ANSWER_MARGIN_S
+        named = {"timeout_s": server_s, "request_id": request_id}
         extras = b"".join(
             b',"%b":%b' % (name.encode(), encode_value(value))
             for name, value in named.items()
@@ -124,6 +143,7 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         *,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
+        require_headers(headers)
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
         if self._is_closed:
             raise ClientClosed("the client was closed; reset() opens a new session")

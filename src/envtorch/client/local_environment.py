@@ -5,6 +5,7 @@ from typing import Any
 
 from envtorch.env import Environment, EnvironmentSource, load_object
 from envtorch.errors import ClientClosed, ConfigurationError, EnvTorchError
+from envtorch.protocol.arguments import shown
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.flow import Flow
 from envtorch.protocol.host import EnvironmentHost
@@ -52,7 +53,12 @@ def make_host(
 ) -> EnvironmentHost:
     """The environment that `local()` was asked for, ready to be called."""
     found = _found(source, default)
-    return EnvironmentHost(found if isinstance(found, Environment) else found(), codec)
+    made = found if isinstance(found, Environment) or not callable(found) else found()
+    if not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
+        raise ConfigurationError(
+            f"local() takes an environment: a class, a factory, an instance or a path, not {shown(found)}"
+        )
+    return EnvironmentHost(made, codec)
 
 
 def _found(source: EnvironmentSource | None, default: str | None) -> Any:

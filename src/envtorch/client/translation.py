@@ -3,6 +3,7 @@
 Blocking and async clients share both: a request is a flow that yields an `Ask` and is sent its `Answer`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Generic
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 
 from envtorch.env import EnvSpec, type_arguments
 from envtorch.errors import InvalidAction
+from envtorch.protocol.arguments import shown
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
@@ -18,7 +20,7 @@ from envtorch.protocol.requests import Asking
 from envtorch.protocol.wire import Ask
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
-__all__ = ["Translation", "ask_reset", "ask_state", "ask_step"]
+__all__ = ["Translation", "ask_reset", "ask_state", "ask_step", "encode_options"]
 
 
 class Translation(Generic[ActT, ObsT, StateT]):
@@ -57,8 +59,14 @@ class Translation(Generic[ActT, ObsT, StateT]):
 
     def encode_action(self, action: ActT, format: Format = JSON) -> bytes:
         if type(self)._step_payload is Translation._step_payload:
-            return self._codec.encode_action(action, format)  # straight to bytes
-        return encode_value(self._step_payload(action), format, blame=InvalidAction)
+            encoded = self._codec.encode_action(action, format)  # straight to bytes
+        else:
+            encoded = encode_value(self._step_payload(action), format, blame=InvalidAction)
+        if not format.is_object(encoded):
+            known = self._codec.spec.action.__name__
+            wanted = "a dictionary" if known == "dict" else f"{known}, or a dictionary of its fields"
+            raise InvalidAction(f"an action is {wanted}, not {shown(action)}")
+        return encoded
 
     def encode_actions(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:
         """Actions as a list; None when they have to be encoded one by one."""
@@ -113,11 +121,20 @@ class Translation(Generic[ActT, ObsT, StateT]):
         return EnvSpec(action, observation, state, name=cls.__name__)
 
 
+def encode_options(options: Mapping[str, Any], format: Format) -> bytes:
+    """The options of a reset as bytes. Raises `InvalidAction`, also for a seed that is no number: JSON has no
+    NaN, and without its seed an episode would be another one."""
+    seed = options.get("seed")
+    if isinstance(seed, float) and not math.isfinite(seed):
+        raise InvalidAction(f"a seed is a whole number, not {shown(seed)}")
+    return encode_value(dict(options), format, blame=InvalidAction)
+
+
 def ask_reset(
     translation: Translation[Any, ObsT, Any], options: Mapping[str, Any], format: Format = JSON
 ) -> Asking[StepResult[ObsT]]:
     """Begin an episode."""
-    answer = yield Ask("reset", encode_value(dict(options), format, blame=InvalidAction))
+    answer = yield Ask("reset", encode_options(options, format))
     return translation.parse_result(answer.expect("observation"))
 
 

@@ -3,19 +3,22 @@
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, Generic, Literal
 
+from pydantic import BaseModel
+
 from envtorch.client.client_options import ClientOptions
 from envtorch.client.opening import open_vector
-from envtorch.client.translation import Translation
+from envtorch.client.translation import Translation, encode_options
 from envtorch.client.vector_actions import Outgoing, OutgoingColumns, OutgoingRows, rows_in
 from envtorch.client.vector_collect import Collector, DecodingHints
 from envtorch.client.vector_results import Outcome, VectorResult
 from envtorch.client.vector_sessions import VectorSessions
 from envtorch.errors import ClientClosed, ConfigurationError, InvalidAction
+from envtorch.protocol.arguments import is_whole, shown, timeout_of
 from envtorch.protocol.channel import Arrived
-from envtorch.protocol.encoding import encode_value
+from envtorch.protocol.extended import MOST_IN_FRAME
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.reconnect import SocketFlow
-from envtorch.protocol.requests import ask_fork, require_count
+from envtorch.protocol.requests import ask_fork, copies_of
 from envtorch.protocol.wire import Answer
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
@@ -35,8 +38,12 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         autoreset: Autoreset,
         unharmful: tuple[type[BaseException], ...] = (),
     ) -> None:
-        if count < 1:
-            raise ConfigurationError(f"a vector has one session or more, not {count}")
+        if not is_whole(count) or count < 1:
+            raise ConfigurationError(f"a vector has one session or more, not {shown(count)}")
+        if count > MOST_IN_FRAME:
+            raise ConfigurationError(
+                f"a vector has up to {MOST_IN_FRAME:,} sessions, not {shown(count)}: make several"
+            )
         if autoreset not in ("disabled", "next_step", "same_step"):
             raise ConfigurationError(
                 f"autoreset is 'disabled', 'next_step' or 'same_step', not {autoreset!r}"
@@ -44,7 +51,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         self.sessions: VectorSessions | None = None
         self._translation = translation
         self._options = options
-        self._first_count = count
+        self._first_count = int(count)
         self._autoreset = autoreset
         self._unharmful = unharmful
         self._is_closed = False
@@ -86,6 +93,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         timeout_s: float | None,
     ) -> SocketFlow[VectorResult[ObsT]]:
         """Begin an episode in every session."""
+        timeout_s = timeout_of(timeout_s)
         yield from self.open()
         self._require_nothing_owed(range(self.count))
         seeds = _seeds(seed, self.count)
@@ -96,10 +104,13 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def start(self, actions: Sequence[ActT] | Mapping[str, Any], timeout_s: float | None) -> SocketFlow[None]:
         """Send one action for every session."""
+        timeout_s = timeout_of(timeout_s)
         sessions = self._opened()
         outgoing: Outgoing
         if isinstance(actions, Mapping):
             outgoing = OutgoingColumns(sessions.format, actions, self.count)
+        elif isinstance(actions, str | bytes | BaseModel) or not isinstance(actions, Sized):
+            raise InvalidAction(f"a vector of {self.count} takes a list of actions, not {shown(actions)}")
         elif len(actions) != self.count:
             raise InvalidAction(f"a vector of {self.count} takes as many actions, not {len(actions)}")
         else:
@@ -122,6 +133,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def state(self, timeout_s: float | None) -> SocketFlow[list[StateT]]:
         """Where every episode stands. Raises the error of a session that cannot tell."""
+        timeout_s = timeout_of(timeout_s)
         sessions = self._opened()
         places = list(range(self.count))
         self._require_nothing_owed(places)
@@ -143,6 +155,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         self, given: Mapping[int, Mapping[str, Any]], timeout_s: float | None
     ) -> SocketFlow[dict[int, Outcome[ObsT]]]:
         """Begin an episode in these sessions, each with options of its own."""
+        timeout_s = timeout_of(timeout_s)
         yield from self.open()
         if not given:
             return {}
@@ -154,6 +167,9 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def send(self, actions: Mapping[int, ActT], timeout_s: float | None) -> SocketFlow[None]:
         """Send actions to some of the sessions. The outcome of one that is lost is why it is lost."""
+        timeout_s = timeout_of(timeout_s)
+        if not isinstance(actions, Mapping):
+            raise InvalidAction(f"send() takes actions by session, as in {{3: action}}, not {shown(actions)}")
         sessions = self._opened()
         self._require_nothing_owed(actions)
         refused = {place: sessions.refusal(place) for place in actions}
@@ -174,6 +190,8 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def receive(self, at_least: int) -> SocketFlow[dict[int, Outcome[ObsT]]]:
         """What has arrived, by session: `at_least` so many, and whatever is there with them."""
+        if not is_whole(at_least):
+            raise InvalidAction(f"at_least is a whole number, not {shown(at_least)}")
         collector, sessions = self._started(), self._opened()
         self._collector = None  # unless it is still good for more
         while len(collector.fresh) < at_least and sessions.owed:
@@ -187,13 +205,13 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def fork(self, place: int, n: int, timeout_s: float | None) -> SocketFlow[list[int]]:
         """Copy one session; the places of the copies, which are further channels of the same socket."""
-        require_count(n)
+        count, timeout_s = copies_of(n), timeout_of(timeout_s)
         sessions = self._opened()
         self._require_nothing_owed([place])
         refusal = sessions.refusal(place)
         if refusal is not None:
             raise refusal
-        asking = ask_fork(n, sessions.format)
+        asking = ask_fork(count, sessions.format)
         ask = next(asking)
         arrived = (yield from self._ask_each("fork", {place: ask.data}, timeout_s))[place]
         if arrived.error is not None:
@@ -210,8 +228,11 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
     def end(self, places: Iterable[int]) -> SocketFlow[None]:
         """End some of the sessions. Their places stay; a reset opens another session there."""
         sessions = self._opened()
-        ending = sorted(set(places))
+        if isinstance(places, str | bytes) or not isinstance(places, Iterable):
+            raise InvalidAction(f"end() takes the numbers of sessions, as in [3, 5], not {shown(places)}")
+        ending = list(places)
         self._require_nothing_owed(ending)
+        ending = sorted(set(ending))
         asked = yield from sessions.say_close(ending)
         yield from self._arrived_for(asked)
         sessions.closed(ending)
@@ -235,8 +256,9 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         sessions = self.sessions
         assert sessions is not None
         for place in places:
-            if not 0 <= place < self.count:
-                raise InvalidAction(f"there is no session {place}: the vector has {self.count}")
+            is_number = type(place) is int or is_whole(place)  # the first is what it is, and quick
+            if not is_number or not 0 <= place < self.count:
+                raise InvalidAction(f"there is no session {shown(place)}: the vector has {self.count}")
             if sessions.is_owed(place):
                 raise InvalidAction(f"session {place} still has to answer")
 
@@ -285,8 +307,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
     ) -> SocketFlow[None]:
         sessions = self._opened()
         encoded: dict[int, bytes | None] = {
-            place: encode_value(dict(options), sessions.format, blame=InvalidAction)
-            for place, options in given.items()
+            place: encode_options(options, sessions.format) for place, options in given.items()
         }
         yield from sessions.ask_each("reset", encoded, timeout_s)
 
@@ -363,10 +384,10 @@ def _with_seed(options: Mapping[str, Any], seed: int | None) -> Mapping[str, Any
 def _seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
     if seed is None:
         return [None] * count
-    if isinstance(seed, int):
-        return [seed + place for place in range(count)]
-    if isinstance(seed, str | bytes) or not isinstance(seed, Sized):
-        raise InvalidAction(f"a seed is a whole number, not {seed!r}")
+    if is_whole(seed):
+        return [int(seed) + place for place in range(count)]
+    if isinstance(seed, str | bytes | Mapping) or not isinstance(seed, Sized):
+        raise InvalidAction(f"a seed is a whole number, not {shown(seed)}")
     if len(seed) != count:
         raise InvalidAction(f"a vector of {count} takes one seed or as many, not {len(seed)}")
     return list(seed)
@@ -378,7 +399,11 @@ def options_by_place(
     common: Mapping[str, Any],
 ) -> dict[int, dict[str, Any]]:
     """The options of a reset of some sessions: their own, over the common ones."""
-    if seed is not None and not isinstance(seed, int):
+    if not isinstance(places, Mapping) or not all(isinstance(own, Mapping) for own in places.values()):
+        raise InvalidAction(
+            f"reset() takes options by session, as in {{3: {{'seed': 7}}}}, not {shown(places)}"
+        )
+    if seed is not None and not is_whole(seed):
         raise InvalidAction("a reset of some sessions takes one seed, or one in each session's own options")
     seeds = {} if seed is None else {place: {"seed": seed + place} for place in places}
     return {place: {**common, **seeds.get(place, {}), **own} for place, own in places.items()}

@@ -25,12 +25,15 @@ import msgspec
 
 from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, ProtocolError, UnknownMessage
 from envtorch.protocol import messages
+from envtorch.protocol.arguments import LONGEST_S
 from envtorch.protocol.batch import Steps
 from envtorch.protocol.formats import JSON, MSGPACK, READ_ERRORS, Format
 from envtorch.protocol.wire import Reply
 
 __all__ = [
     "FORMATS",
+    "MAX_TOKEN_LENGTH",
+    "MOST_IN_FRAME",
     "NOTHING",
     "Attach",
     "Cancel",
@@ -69,21 +72,28 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return cls(reply.type, id=id, ch=ch, data=msgspec.Raw(reply.data))
 
 
+MAX_TOKEN_LENGTH = 512
+"""How many characters the token or the id of a session may have."""
+
+Token = Annotated[str, msgspec.Meta(max_length=MAX_TOKEN_LENGTH)]
+Wait = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_S)]
+
+
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client asks for when it opens a session."""
 
-    token: str | None = None
+    token: Token | None = None
     """The token that shall open the session, so that asking twice opens one; the server's, if left out."""
-    wait_s: float = 0.0
+    wait_s: Wait = 0.0
     """How long to wait, in turn, for a free slot."""
-    grace_s: float | None = None
+    grace_s: Wait | None = None
     """How long the session shall outlive its socket; the server has its own limit."""
 
 
 class Attach(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client shows to take up a session that lost its socket."""
 
-    token: str
+    token: Token
 
 
 class Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

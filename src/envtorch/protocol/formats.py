@@ -18,6 +18,10 @@ T = TypeVar("T")
 ARRAY = 1
 """The extension code of an array: `[dtype, shape]` in MessagePack, then the buffer."""
 
+JSON_OBJECT = ord("{")
+MSGPACK_MAPS = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
+"""The first bytes of mappings in MessagePack: of up to 15 items, and of more."""
+
 READ_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What reading a frame of either format may raise."""
 
@@ -35,6 +39,11 @@ class Format(msgspec.Struct, frozen=True):
     read: Callable[[bytes | str], Any]
     reader: Callable[[Any], Any]
     """`reader(type)` gives a decoder of that type."""
+
+    def is_object(self, data: bytes) -> bool:
+        """Whether encoded data is an object, that is a mapping: its first byte says so in both formats."""
+        first = data[0] if data else 0
+        return first in MSGPACK_MAPS if self.is_binary else first == JSON_OBJECT
 
 
 def _plain(value: Any) -> Any:

@@ -1,17 +1,20 @@
 """JSON-RPC 2.0, as OpenEnv's `/mcp` speaks it: read a request, write a response."""
 
 import enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from envtorch.errors import EnvTorchError, InvalidAction, InvalidJSON, shortened
 from envtorch.protocol.messages import read_json, write_json
 
-__all__ = ["Code", "JsonRpcRequest", "RequestId", "RpcError", "decode", "failure", "success"]
+__all__ = ["LONGEST_ID", "Code", "JsonRpcRequest", "RequestId", "RpcError", "decode", "failure", "success"]
 
 RequestId = str | int | float | None
 """What a request is answered under."""
+
+LONGEST_ID = 512
+"""How many characters the id of a request may have."""
 
 
 class Code(enum.IntEnum):
@@ -52,7 +55,7 @@ class JsonRpcRequest(BaseModel):
     jsonrpc: Literal["2.0"]
     method: str
     params: dict[str, Any] = {}
-    id: str | int | FiniteFloat | None = None
+    id: Annotated[str, Field(max_length=LONGEST_ID)] | int | FiniteFloat | None = None
 
 
 def decode(text: str | bytes, *, parse_error: str = "Parse error") -> JsonRpcRequest:

@@ -127,9 +127,9 @@ class Ledger:
             raise ProtocolError(f"request {id} was accepted before, with different contents; it is not run")
         if entry.outcome is None:
             raise AnswerDropped(
-                f"request {id} was accepted before and is not run again, and its reply was dropped: a session "
-                f"keeps {self._keep_bytes:,} bytes of replies, and always the newest. Acknowledge replies that "
-                "arrived with `ack`, and let fewer requests with large replies wait at a time",
+                f"request {id} was accepted before and is not run again, and its reply was dropped: a "
+                f"session keeps {self._keep_bytes:,} bytes of replies, and always the newest. Acknowledge "
+                "replies that arrived with `ack`, and let fewer requests with large replies wait at a time",
                 limit=self._keep_bytes,
             )
         return entry.outcome

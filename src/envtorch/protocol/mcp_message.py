@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envtorch.errors import InvalidJSON
-from envtorch.protocol.jsonrpc import Code, RequestId, RpcError
+from envtorch.protocol.jsonrpc import LONGEST_ID, Code, RequestId, RpcError
 from envtorch.protocol.messages import read_json
 
 __all__ = [
@@ -83,7 +83,10 @@ def take(value: Any) -> McpMessage:
     if not isinstance(method, str):
         raise InvalidMessage(Code.INVALID_REQUEST, 'Invalid request: "method" must be a string', known)
     if "id" in value and known is None:
-        raise InvalidMessage(Code.INVALID_REQUEST, 'Invalid request: "id" must be a string or a number')
+        raise InvalidMessage(
+            Code.INVALID_REQUEST,
+            f'Invalid request: "id" must be a number, or a string of at most {LONGEST_ID} characters',
+        )
     if params is not None and not isinstance(params, dict):
         raise InvalidMessage(Code.INVALID_PARAMS, 'Invalid params: "params" must be an object', known)
     kind = McpMessageKind.REQUEST if "id" in value else McpMessageKind.NOTIFICATION
@@ -94,4 +97,6 @@ def _is_id(id: Any) -> bool:
     """Whether an id can be echoed: a number that JSON cannot write back, such as 1e400, cannot."""
     if isinstance(id, float):
         return math.isfinite(id)
-    return isinstance(id, str | int) and not isinstance(id, bool)
+    if isinstance(id, str):
+        return len(id) <= LONGEST_ID
+    return isinstance(id, int) and not isinstance(id, bool)

@@ -4,9 +4,10 @@ A request is a flow that yields an `Ask` and is sent its `Answer`.
 """
 
 from collections.abc import Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from envtorch.errors import InvalidAction
+from envtorch.protocol.arguments import is_whole, shown
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.wire import Answer, Ask
 
@@ -15,7 +16,7 @@ __all__ = [
     "Asking",
     "Pairing",
     "ask_fork",
-    "require_count",
+    "copies_of",
     "websocket_url",
 ]
 
@@ -26,10 +27,11 @@ CLOSE = Ask("close")
 """Ends a session on OpenEnv's wire; there is no reply to it."""
 
 
-def require_count(count: int) -> None:
-    """Refuse to make fewer copies than one."""
-    if count < 1:
-        raise InvalidAction(f"a session is forked into one copy or more, not {count}")
+def copies_of(count: Any) -> int:
+    """How many copies to make. Raises `InvalidAction` for fewer than one, and for what is no number."""
+    if not is_whole(count) or count < 1:
+        raise InvalidAction(f"a session is forked into one copy or more, not {shown(count)}")
+    return int(count)
 
 
 def ask_fork(count: int, format: Format = JSON) -> Asking[list[str]]:

@@ -4,6 +4,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from envtorch.errors import EnvironmentFailed, EnvTorchError, InvalidAction, ProtocolError, Unsupported
+from envtorch.protocol.arguments import shown
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON, Format
@@ -23,9 +24,14 @@ def ask_tools(format: Format = JSON) -> Asking[list[Tool]]:
     return read_tools(result.get("tools", []))
 
 
-def ask_call(name: str, arguments: Mapping[str, Any], format: Format = JSON) -> Asking[Any]:
+def ask_call(name: str, arguments: Mapping[str, Any] | None, format: Format = JSON) -> Asking[Any]:
     """What a tool answers."""
-    result = yield from _ask("tools/call", {"name": name, "arguments": dict(arguments)}, format, about=name)
+    if not isinstance(name, str):
+        raise InvalidAction(f"a tool is called by its name, a text, not {shown(name)}")
+    if not isinstance(arguments, Mapping | None):
+        raise InvalidAction(f"the arguments of a tool are a dictionary, not {shown(arguments)}")
+    asked = {"name": name, "arguments": dict(arguments or {})}
+    result = yield from _ask("tools/call", asked, format, about=name)
     return value_of(result)
 
 

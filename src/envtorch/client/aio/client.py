@@ -9,17 +9,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from envtorch.client.aio.links import AsyncLink, AsyncLocalLink, open_link
-from envtorch.client.client_options import ClientOptions, GivenOptions, Owner
+from envtorch.client.client_options import ClientOptions, GivenOptions, Owner, require_owner
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Starter, launch_async, plan, plan_hub
 from envtorch.client.local_environment import host_maker
 from envtorch.client.translation import Translation, ask_reset, ask_state, ask_step
 from envtorch.env import EnvironmentSource
 from envtorch.errors import ClientClosed, EnvTorchError
+from envtorch.protocol.arguments import timeout_of
 from envtorch.protocol.flow import drive_async
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost
-from envtorch.protocol.requests import Asking, require_count
+from envtorch.protocol.requests import Asking, copies_of
 from envtorch.protocol.tool_requests import ask_tools
 from envtorch.types import ActT, ObsT, StateT, StepResult, Tool
 
@@ -54,6 +55,7 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
         self._options = options
         self._translation = translation
         self._link = link
+        require_owner(provider)
         self._provider = provider
         self._turn = asyncio.Lock()
         self._is_closed = False
@@ -112,10 +114,10 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
         `Unsupported` when that cannot be done, and `CapacityReached` when there is no room for all.
         Close each copy; it outlives this client, but not a server that was started for this client.
         """
-        require_count(n)
+        count, limit_s = copies_of(n), timeout_of(timeout_s)
         async with self._turn:
             link = await self._connected()
-            links = await link.fork(n, timeout_s=timeout_s)
+            links = await link.fork(count, timeout_s=limit_s)
         return [self._on(link) for link in links]
 
     def _on(self, link: AsyncLink) -> Self:
@@ -149,9 +151,10 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
     async def _run(
         self, flow: Callable[[Format], Asking[T]], timeout_s: float | None, *, reopen: bool = False
     ) -> T:
+        limit_s = timeout_of(timeout_s)
         async with self._turn:
             link = await self._connected(reopen=reopen)
-            return await drive_async(flow(link.format), lambda ask: link.exchange(ask, timeout_s=timeout_s))
+            return await drive_async(flow(link.format), lambda ask: link.exchange(ask, timeout_s=limit_s))
 
     async def __aenter__(self) -> Self:
         return await self.connect()

@@ -19,7 +19,7 @@ class AsyncMCPToolClient(AsyncEnvClient[Action, Observation, State]):
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
     ) -> Any:
         """What a tool answers; `MCPToolClient.call_tool` says how it fails."""
-        return await self._run(lambda format: ask_call(name, arguments or {}, format), timeout_s)
+        return await self._run(lambda format: ask_call(name, arguments, format), timeout_s)
 
 
 class AsyncToolFactory(AsyncFactory[Action, Observation, State]):

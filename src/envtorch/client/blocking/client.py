@@ -2,21 +2,24 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from envtorch.client.async_twin import AsyncTwin
 from envtorch.client.blocking.links import Link, LocalLink, open_link
-from envtorch.client.client_options import ClientOptions, GivenOptions, Owner
+from envtorch.client.client_options import ClientOptions, GivenOptions, Owner, require_owner
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Launch, Starter, plan, plan_hub
 from envtorch.client.local_environment import host_maker
 from envtorch.client.translation import Translation, ask_reset, ask_state, ask_step
 from envtorch.env import EnvironmentSource
 from envtorch.errors import ClientClosed
+from envtorch.protocol.arguments import timeout_of
 from envtorch.protocol.flow import drive
+from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost
-from envtorch.protocol.requests import Asking, require_count
+from envtorch.protocol.requests import Asking, copies_of
 from envtorch.protocol.tool_requests import ask_tools
 from envtorch.types import ActT, ObsT, StateT, StepResult, Tool
 
@@ -55,6 +58,7 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         self, base_url: str, *, provider: Owner | None = None, **options: Unpack[GivenOptions]
     ) -> None:
         self._options = ClientOptions.of(base_url, **options)
+        require_owner(provider)
         self._provider = provider
         self._link: Link | None = None
         self._is_closed = False
@@ -137,23 +141,20 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
 
         When the session was lost or closed, this opens a new one.
         """
-        link = self._connected(reopen=True)
-        return self._run(link, ask_reset(self, options, link.format), timeout_s)
+        return self._run(partial(ask_reset, self, options), timeout_s, reopen=True)
 
     def step(self, action: ActT, *, timeout_s: float | None = None) -> StepResult[ObsT]:
         """Take one action. Past `timeout_s` an EnvTorch server answers `TimedOut`, and says whether the
         session can go on; any other server is no longer waited for."""
-        link = self._connected()
-        return self._run(link, ask_step(self, action, link.format), timeout_s)
+        return self._run(lambda format: ask_step(self, action, format), timeout_s)
 
     def state(self, *, timeout_s: float | None = None) -> StateT:
         """Where the episode stands."""
-        return self._run(self._connected(), ask_state(self), timeout_s)
+        return self._run(lambda _: ask_state(self), timeout_s)
 
     def list_tools(self, *, timeout_s: float | None = None) -> list[Tool]:
         """Which tools the environment has. Raises `Unsupported` if it has none."""
-        link = self._connected()
-        return self._run(link, ask_tools(link.format), timeout_s)
+        return self._run(ask_tools, timeout_s)
 
     def fork(self, n: int = 1, *, timeout_s: float | None = None) -> list[Self]:
         """Copies of this session as it is now, each a client on a session of its own.
@@ -162,8 +163,8 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         `Unsupported` when that cannot be done, and `CapacityReached` when there is no room for all.
         Close each copy; it outlives this client, but not a server that was started for this client.
         """
-        require_count(n)
-        return [self._on(link) for link in self._connected().fork(n, timeout_s=timeout_s)]
+        count, limit_s = copies_of(n), timeout_of(timeout_s)
+        return [self._on(link) for link in self._connected().fork(count, timeout_s=limit_s)]
 
     def _on(self, link: Link) -> Self:
         """This client, on another session."""
@@ -185,8 +186,12 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
             if self._provider is not None and self._home.is_at_home:
                 self._provider.stop_container()
 
-    def _run(self, link: Link, flow: Asking[T], timeout_s: float | None) -> T:
-        return drive(flow, lambda ask: link.exchange(ask, timeout_s=timeout_s))
+    def _run(
+        self, flow: Callable[[Format], Asking[T]], timeout_s: float | None, *, reopen: bool = False
+    ) -> T:
+        limit_s = timeout_of(timeout_s)
+        link = self._connected(reopen=reopen)
+        return drive(flow(link.format), lambda ask: link.exchange(ask, timeout_s=limit_s))
 
     def __enter__(self) -> Self:
         return self.connect()

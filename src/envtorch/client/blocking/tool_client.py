@@ -50,15 +50,14 @@ class MCPToolClient(EnvClient[Action, Observation, State]):
 
         Raises `InvalidAction` for a tool that is not there, `EnvironmentFailed` with the tool's own reason.
         """
-        link = self._connected()
-        return self._run(link, ask_call(name, arguments or {}, link.format), timeout_s)
+        return self._run(lambda format: ask_call(name, arguments, format), timeout_s)
 
     def _step_payload(self, action: Action) -> dict[str, Any]:
         if isinstance(action, ListToolsAction):
             return {"type": action.type}
         if isinstance(action, CallToolAction):
             return {"type": action.type, "tool_name": action.tool_name, "arguments": action.arguments}
-        return action.model_dump(mode="json")
+        return super()._step_payload(action)
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[Observation]:
         told = payload.get("observation", {})

@@ -22,6 +22,7 @@ from envtorch.errors import (
     SessionLost,
     UnknownMessage,
 )
+from envtorch.protocol.arguments import timeout_of
 from envtorch.protocol.batch import Share, Steps, write_rows
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
@@ -142,6 +143,7 @@ class ExtendedConversation:
     def _dispatch(self, message: Message) -> None:
         if message.id is None:
             raise ProtocolError("every request on this wire carries an id, a whole number")
+        timeout_of(message.timeout_s)
         if message.type == "steps":
             self._steps(message, message.id)
             return

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from envtorch.protocol.arguments import LONGEST_S
+
 __all__ = [
     "HealthResponse",
     "ObservationResponse",
@@ -14,6 +16,10 @@ __all__ = [
 ]
 
 
+RequestName = Annotated[str, Field(max_length=255)]
+Timeout = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False, strict=True)]
+
+
 class ResetRequest(BaseModel):
     """Keywords for the environment's `reset`; those it does not take are dropped, as OpenEnv does."""
 
@@ -21,6 +27,7 @@ class ResetRequest(BaseModel):
 
     seed: Annotated[int, Field(ge=0)] | None = None
     episode_id: Annotated[str, Field(max_length=255)] | None = None
+    request_id: RequestName | None = None
 
 
 class StepOptions(BaseModel):
@@ -28,8 +35,8 @@ class StepOptions(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    timeout_s: Annotated[float, Field(gt=0)] | None = None
-    request_id: Annotated[str, Field(max_length=255)] | None = None
+    timeout_s: Timeout | None = None
+    request_id: RequestName | None = None
 
 
 class StepRequest(StepOptions):

@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from envtorch.errors import EnvTorchError, SessionLost
 from envtorch.protocol.calls import Call
+from envtorch.protocol.extended import MAX_TOKEN_LENGTH
 from envtorch.protocol.jsonrpc import Code, JsonRpcRequest, RequestId, RpcError, decode, failure, success
 from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.runner import Runner
@@ -85,6 +86,7 @@ class RpcDoor:
         try:
             request = decode(text, parse_error=parse_error)
             id = request.id
+            _require_short(request.params.get("session_id"))
             worker = await self._elsewhere(request, own)
             if worker is not None:
                 return await self._sessions.peers.rpc(worker, text)
@@ -180,6 +182,13 @@ class RpcDoor:
                 yield session
             finally:
                 await self._sessions.release(session)
+
+
+def _require_short(session_id: Any) -> None:
+    if isinstance(session_id, str) and len(session_id) > MAX_TOKEN_LENGTH:
+        raise RpcError(
+            Code.INVALID_PARAMS, f"Invalid params - 'session_id' has more than {MAX_TOKEN_LENGTH} characters"
+        )
 
 
 def _tool_call(params: dict[str, Any]) -> Call:
