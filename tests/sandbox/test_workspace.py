@@ -194,6 +194,12 @@ def test_a_background_job_holds_nothing_and_its_output_is_told_apart(workspace: 
     assert (answer.background, answer.output) == ("late\n", "next\n")
 
 
+def test_what_a_program_leaves_running_does_not_hold_it_up(workspace: Workspace) -> None:
+    done = workspace.execute(["bash", "-c", "sleep 300 & echo said; echo told >&2; exit 3"], timeout_s=60)
+    assert (done.outcome.value, done.exit_status) == ("error", 3)
+    assert (done.stdout, done.stderr) == (b"said\n", b"told\n")
+
+
 def test_a_long_command_is_run_as_it_is(shared: Workspace) -> None:
     text = "x" * 100_000
     assert shared.run(f"printf %s {text} | wc -c").output.strip() == "100000"

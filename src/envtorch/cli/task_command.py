@@ -67,19 +67,36 @@ timeout_sec = 300
 [verifier]
 timeout_sec = 60
 """,
-    "instruction.md": "Write the text `hello` to the file `/app/answer.txt`.\n",
+    "instruction.md": "Write `/app/greet.py`, so that `python3 /app/greet.py NAME` prints `hello, NAME`.\n",
     "environment/Dockerfile": "FROM debian:12\nWORKDIR /app\nCOPY readme.txt /app/\n",
     "environment/readme.txt": "The agent works here.\n",
     "tests/test.sh": """#!/bin/bash
-# The reward is 1 when check.py ends well, and 0 when it does not.
-mkdir -p /logs/verifier
-if python3 -I /tests/check.py; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+# The reward is 0 until check.py has come to its end and writes 1 to descriptor 3.
+echo 0 > /logs/verifier/reward.txt
+exec python3 -I /tests/check.py 3<> /logs/verifier/reward.txt
 """,
-    "tests/check.py": """# Run the agent's own programs in a process of their own, with user=65534:
-# then they can neither read these tests nor write a reward.
-assert open("/app/answer.txt").read().strip() == "hello"
+    "tests/check.py": """# The agent's program is never imported here, and how it ends says nothing.
+# It runs in a process of its own, as a user who can neither read these tests nor write a reward.
+# What it prints is compared.
+import secrets
+import subprocess
+
+NOBODY = {"user": 65534, "group": 65534, "extra_groups": ()}
+
+
+def ask(name):
+    command = ["python3", "-I", "/app/greet.py", name]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, **NOBODY).stdout.strip()
+
+
+for name in ("Ada", secrets.token_hex(8)):  # one that the agent cannot have known
+    assert ask(name) == f"hello, {name}", name
+open(3, "w").write("1")
 """,
-    "solution/solve.sh": "#!/bin/bash\nset -e\necho hello > /app/answer.txt\n",
+    "solution/solve.sh": """#!/bin/bash
+set -e
+echo 'import sys; print(f"hello, {sys.argv[1]}")' > /app/greet.py
+""",
 }
 
 

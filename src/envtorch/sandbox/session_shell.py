@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from envtorch.errors import Unsupported
+from envtorch.errors import EnvironmentFailed, Unsupported
 
 from .monitor import Excess
 from .persistent_shell import PersistentShell, StartFileFailed
@@ -19,6 +19,10 @@ logger = logging.getLogger(__name__)
 
 _PROGRAM = "/bin/bash"
 _ROWS, _COLUMNS = 40, 120
+_STATE_BYTES = 8 * 2**20
+_SAVE = r"""printf 'cd -- %q\n' "$PWD"; umask -p; shopt -p
+declare -f; declare -Fx; declare -p; alias -p; trap -p; set +o"""
+"""Prints a script that makes another shell like this one; what may end a shell at an error comes last."""
 
 
 class SessionShell:
@@ -135,6 +139,13 @@ class SessionShell:
             directory=self._first_directory,
             shell_ended=True,
         )
+
+    def saved_state(self) -> bytes:
+        """A script that makes another shell like this one. Raises `EnvironmentFailed` when it has none."""
+        saved = self.idle().run(_SAVE, mode="q", timeout_s=self._policy.timeout_s, limit=_STATE_BYTES)
+        if saved.report is None or saved.report.ended or saved.output.left_out:
+            raise EnvironmentFailed("the state of the shell could not be read, so the session was not copied")
+        return bytes(saved.output)
 
     def end(self) -> None:
         """End the shell; the next command starts another one."""

@@ -43,11 +43,7 @@ _ENVIRONMENT = {
     "LANG": "C.UTF-8",
 }
 _SHARED_MEMORY = 64 * 2**20
-_STATE_BYTES = 8 * 2**20
 _LIST_BYTES = 16 * 2**20
-_SAVE = r"""printf 'cd -- %q\n' "$PWD"; umask -p; shopt -p
-declare -f; declare -Fx; declare -p; alias -p; trap -p; set +o"""
-"""Prints a script that makes another shell like this one; what may end a shell at an error comes last."""
 
 _live: "weakref.WeakSet[Workspace]" = weakref.WeakSet()
 
@@ -329,21 +325,19 @@ class Workspace:
         `drop_processes` says that the copies shall do without them; here they run on.
         """
         self._require_open()
-        shell = self._shell.idle()
+        self._shell.idle()
         if (running := self.processes()) and not drop_processes:
             named = ", ".join(f"{process.name} ({process.pid})" for process in running[:8])
             raise Unsupported(
                 f"a session with background processes cannot be copied exactly: {named}. End them, or fork "
                 "with drop_processes=True to have copies without them"
             )
-        saved = shell.run(_SAVE, mode="q", timeout_s=self.policy.timeout_s, limit=_STATE_BYTES)
-        if saved.report is None or saved.report.ended or saved.output.left_out:
-            raise EnvironmentFailed("the state of the shell could not be read, so the session was not copied")
+        state = self._shell.saved_state()
         layers, copied = self._freeze_layers(running=bool(running))
         made: list[Workspace] = []
         try:
             for _ in range(n):
-                made.append(self._twin(layers, bytes(saved.output)))
+                made.append(self._twin(layers, state))
         except BaseException:
             for twin in made:
                 twin.close()
@@ -425,6 +419,15 @@ class Workspace:
         """End every process of the session, its shell and daemons too; the files stay."""
         self._shell.end()
         self._channel.ask({"op": "sweep"})
+
+    def finish(self) -> list[str]:
+        """End everything in the session, also when it has ended already; answers with its layers, which stay
+        until it is closed. Nothing is written to its disk, which may be full."""
+        self._require_open()
+        self._shell.end()
+        self._channel.close()
+        reply, _ = self._store.ask({"op": "layers", "session": self._name})
+        return reply.layers
 
     @property
     def store(self) -> RootStore:

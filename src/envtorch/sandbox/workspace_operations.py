@@ -9,6 +9,7 @@ import select
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,7 +32,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def operate(
     channel: WorkspaceChannel, what: Mapping[str, Any], *, stdin: bytes, limit: int, timeout_s: float
 ) -> Completed:
-    """Have the init's child do something; read what it writes until it ends or the time is over."""
+    """Have the init's child do something; read what it writes until it ends or the time is over. What it
+    leaves running may keep its streams open, and holds nothing up."""
     job = f"operation-{secrets.token_hex(4)}"
     began = time.monotonic()
     ours, theirs = _pipes()
@@ -42,7 +44,7 @@ def operate(
             for descriptor in theirs:
                 os.close(descriptor)
         streams = {ours[1]: HeadAndTail(limit), ours[2]: HeadAndTail(limit)}
-        in_time = _transfer(ours[0], streams, stdin, began + timeout_s)
+        in_time = _transfer(ours[0], streams, stdin, began + timeout_s, _End(channel, job))
         if not in_time:
             channel.tell({"op": "signal", "job": job, "number": int(signal.SIGKILL)})
         status = channel.await_exit(job, time.monotonic() + _END_S)
@@ -72,11 +74,27 @@ def _pipes() -> tuple[list[int], list[int]]:
     return ours, [inward[0], outward[1], errors[1]]
 
 
-def _transfer(inward: int, streams: Mapping[int, HeadAndTail], stdin: bytes, deadline: float) -> bool:
-    """Write what goes in, read what comes out, until both streams end. Closes `inward`."""
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Whether a job has ended, as its init tells on the control socket."""
+
+    channel: WorkspaceChannel
+    job: str
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def has_come(self) -> bool:
+        return self.channel.exit_status(self.job) is not None
+
+
+def _transfer(
+    inward: int, streams: Mapping[int, HeadAndTail], stdin: bytes, deadline: float, end: _End
+) -> bool:
+    """Write what goes in, read what comes out, until both streams or the job end. Closes `inward`."""
     waiting = select.poll()
     left, open_streams = memoryview(stdin), set(streams)
-    for descriptor in open_streams:
+    for descriptor in (*open_streams, end.fileno()):
         waiting.register(descriptor, select.POLLIN)
     if left:
         waiting.register(inward, select.POLLOUT)
@@ -88,7 +106,10 @@ def _transfer(inward: int, streams: Mapping[int, HeadAndTail], stdin: bytes, dea
         if not ready and time.monotonic() >= deadline:
             break
         for descriptor, event in ready:
-            if feeding and descriptor == inward:
+            if descriptor == end.fileno():
+                if end.has_come():
+                    _read_rest(streams, open_streams)
+            elif feeding and descriptor == inward:
                 try:
                     left = left[os.write(inward, left[:_CHUNK]) :] if not event & select.POLLERR else left[:0]
                 except (BrokenPipeError, BlockingIOError):
@@ -105,6 +126,16 @@ def _transfer(inward: int, streams: Mapping[int, HeadAndTail], stdin: bytes, dea
     if feeding:
         os.close(inward)
     return not open_streams
+
+
+def _read_rest(streams: Mapping[int, HeadAndTail], open_streams: set[int]) -> None:
+    """Read what a job that has ended left in its pipes: at most what a pipe holds, for others may write on."""
+    for descriptor in open_streams:
+        room = _CHUNK
+        while room > 0 and (data := _read(descriptor)):
+            streams[descriptor].add(data)
+            room -= len(data)
+    open_streams.clear()
 
 
 def _read(descriptor: int) -> bytes:

@@ -15,7 +15,8 @@ from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, TaskFolder
 from envtorch.envs.terminal_env.harbor import BUNDLED, find_tasks, load_task
 from envtorch.envs.terminal_env.task_checks import check_task
 from envtorch.errors import EnvironmentFailed
-from tests.envs.terminal_env.cheats import AT_THE_GRADE, CHEATS
+from tests.envs.terminal_env.cheats import AT_THE_GRADE, CHEATS, SET_USER_ID
+from tests.envs.terminal_env.made_tasks import make_task
 from tests.sandbox.roots import HOST, require_host_root
 from tests.support import PATIENCE_S
 
@@ -47,7 +48,17 @@ def test_a_cheat_scores_nothing(cheat: str) -> None:
     assert reward_after(begin("clean-up-data"), CHEATS[cheat]) == 0.0
 
 
-@pytest.mark.parametrize("cheat", ["interpreter replaced in place", "shim first in PATH", "path file"])
+REAL = (
+    "interpreter replaced in place",
+    "shim first in PATH",
+    "path file",
+    "path file with a name that is no text",
+    "library in an archive",
+    "module that the image would import",
+)
+
+
+@pytest.mark.parametrize("cheat", REAL)
 def test_the_same_cheats_do_work_where_the_agents_machine_is_the_result(cheat: str) -> None:
     """So the cheats are real ones: plan "agent" runs whatever the agent has made of the programs."""
     episode = begin("clean-up-data")
@@ -61,6 +72,15 @@ def test_a_program_that_the_tests_run_cannot_grade_itself(cheat: str) -> None:
     with episode.open() as workspace:
         workspace.write_file("/app/prices.py", AT_THE_GRADE[cheat].encode())
         assert episode.grade(workspace).reward == 0.0
+
+
+def test_a_program_that_runs_as_its_owner_is_no_such_program_for_the_tests() -> None:
+    episode = begin("compile-a-program")
+    assert reward_after(episode, SET_USER_ID) == 0.0
+    task = episode.task.model_copy(update={"grading": "agent"})
+    assert reward_after(dataclasses.replace(episode, task=task), SET_USER_ID) == 1.0, (
+        "the cheat is a real one"
+    )
 
 
 @pytest.mark.parametrize("name", ["fix-a-failing-test", "configure-a-server", "install-a-package"])
@@ -91,28 +111,70 @@ def test_what_was_reverted_and_hidden_is_told() -> None:
     episode = begin("clean-up-data")
     with episode.open() as workspace:
         workspace.run(
-            "echo x >> /etc/passwd; rm /etc/issue; printf x > /usr/local/bin/python3; echo y > /etc/new"
+            "echo x >> /etc/passwd; rm /etc/issue; printf x > /usr/local/bin/python3; echo y > /etc/new;"
+            "mkdir /usr/share/mine; touch /usr/share/mine/a /usr/share/mine/b; touch /opt/data"
         )
         episode.solve(workspace)
         graded = episode.grade(workspace)
     assert graded.reward == 1.0
     assert {"/etc/passwd", "/etc/issue"} <= set(graded.reverted)
-    assert "/usr/local/bin/python3" in graded.hidden
-    assert "/etc/new" not in graded.hidden
+    assert {"/usr/local/bin/python3", "/etc/new", "/usr/share/mine"} <= set(graded.hidden)
+    assert not {"/opt/data", "/usr/share/mine/a"} & set(graded.hidden)
 
 
-def make_task(folder: Path, test: str, **files: str) -> Path:
-    texts = {
-        "task.toml": 'schema_version = "1.4"\n',
-        "instruction.md": "Do it.\n",
-        "environment/Dockerfile": "FROM debian:12\nWORKDIR /app\n",
-        "tests/test.sh": test,
-        **files,
-    }
-    for place, text in texts.items():
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).write_text(text)
-    return folder
+SEEN = ("/app/a", "/out/a", "/opt/a", "/srv/a/b", "/tmp/a", "/home/user/a", "/opt/tool/a", "/var/www/a")
+NOT_SEEN = (
+    "/usr/bin/a",
+    "/usr/local/lib/a",
+    "/etc/a",
+    "/root/.a",
+    "/var/lib/a",
+    "/a",
+    "/.a/a",
+    "/node_modules/a",
+    "/opt/venv/lib/a",
+    "/opt/modules/a",
+)
+
+
+def test_additions_are_seen_where_data_is_kept_and_nowhere_else(tmp_path: Path) -> None:
+    require_host_root()
+    docker = "FROM debian:12\nRUN mkdir -p /opt/venv/bin /opt/venv/lib /opt/tool /opt/modules /home/user\n"
+    docker += "ENV NODE_PATH=/opt/modules\nWORKDIR /app\n"
+    test = (
+        f"ls -d {' '.join(SEEN + NOT_SEEN)}; stat -c %a /tmp /root /opt; echo 1 > /logs/verifier/reward.txt"
+    )
+    made = make_task(tmp_path / "t", test, **{"environment/Dockerfile": docker})
+    episode = EpisodeTask.of(load_task(made), HOST)
+    with episode.open() as workspace:
+        for path in SEEN + NOT_SEEN:
+            workspace.write_file(path, b"x")
+        workspace.run("chmod 777 /root /opt")
+        output = episode.grade(workspace).output.splitlines()
+    assert [path for path in SEEN + NOT_SEEN if path in output] == list(SEEN)
+    assert {"1777", "700", "755"} == {line for line in output if line.isdigit()}
+
+
+def test_a_declared_path_is_graded_as_it_was_left_also_when_folders_above_it_were_removed(
+    tmp_path: Path,
+) -> None:
+    require_host_root()
+    docker = "FROM debian:12\nRUN mkdir -p /srv/a/out && touch /srv/a/out/old /srv/a/other\nWORKDIR /app\n"
+    files = {"task.toml": 'artifacts = ["/srv/a/out"]\n', "environment/Dockerfile": docker}
+    test = "find /srv; echo 1 > /logs/verifier/reward.txt"
+    episode = EpisodeTask.of(load_task(make_task(tmp_path / "t", test, **files)), HOST)
+
+    def seen_after(command: str) -> list[str]:
+        with episode.open() as workspace:
+            workspace.run(command)
+            return episode.grade(workspace).output.split()
+
+    above = ["/srv", "/srv/a"]
+    assert seen_after("true") == [*above, "/srv/a/other", "/srv/a/out", "/srv/a/out/old"]
+    assert seen_after("rm -r /srv/a") == [*above, "/srv/a/other"]
+    replaced = seen_after("rm -r /srv/a; mkdir -p /srv/a/out; touch /srv/a/out/new")
+    assert sorted(replaced) == [*above, "/srv/a/other", "/srv/a/out", "/srv/a/out/new"]
+    assert sorted(seen_after("rm -r /srv/a; ln -s /etc /srv/a")) == [*above, "/srv/a/other"]
 
 
 @pytest.mark.parametrize(

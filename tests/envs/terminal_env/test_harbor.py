@@ -1,12 +1,12 @@
-"""Reading tasks: `task.toml`, Dockerfiles, and which additions hook into a verifier. No sandbox."""
+"""Reading tasks: `task.toml`, Dockerfiles, and where additions are not seen by tests. No sandbox."""
 
 from pathlib import Path
 
 import pytest
 
 from envtorch.envs.terminal_env.dockerfiles import read_dockerfile
+from envtorch.envs.terminal_env.graded_paths import closed_folders
 from envtorch.envs.terminal_env.harbor import BUNDLED, find_tasks, load_task
-from envtorch.envs.terminal_env.hooks import find_hooks, shadowed_paths
 from envtorch.errors import ConfigurationError
 
 
@@ -104,25 +104,14 @@ def test_what_a_dockerfile_may_not_say_is_refused_with_its_line(text: str, why: 
         read_dockerfile(text, "Dockerfile")
 
 
-def test_additions_that_hook_into_programs_are_found() -> None:
-    in_image = {"/usr/bin/python3", "/usr/lib/python3/dist-packages/pytest"}
-    added = [
-        "/usr/local/bin/python3",
-        "/usr/local/bin/mine",
-        "/usr/bin/jq",
-        "/etc/ld.so.preload",
-        "/usr/lib/python3.11/sitecustomize.py",
-        "/usr/local/lib/python3.11/dist-packages/pytest/__main__.py",
-        "/usr/local/lib/python3.11/dist-packages/json.py",
-        "/usr/local/lib/python3.11/dist-packages/six.py",
-        "/usr/local/lib/python3.11/dist-packages/x.pth",
-        "/usr/bin/python3._pth",
-        "/usr/lib/python311.zip",
-        "/usr/lib/python3/dist-packages/apport_python_hook.py",
-        "/etc/app.conf",
-        "/root/.bashrc",
-    ]
-    packages = "/usr/local/lib/python3.11/dist-packages"
-    seen = ["/usr/local/bin/mine", "/usr/bin/jq", f"{packages}/six.py", "/etc/app.conf"]
-    assert find_hooks(added, in_image) == [path for path in added if path not in seen]
-    assert "/usr/bin/python3" in set(shadowed_paths("/usr/local/bin/python3"))
+def test_folders_in_which_programs_look_for_files_are_closed() -> None:
+    environment = {
+        "PATH": "/opt/conda/bin:/usr/bin:relative:/tools",
+        "PYTHONPATH": "/opt/modules/",
+        "HOME": "/home/tester",
+        "OUTPUT": "/output",
+        "ROOT_HOME": "/",
+    }
+    closed = set(closed_folders(environment))
+    assert {"/opt/conda", "/tools", "/opt/modules", "/home/tester", "/usr", "/etc", "/root"} <= closed
+    assert not {"/", "/output", "relative", "/opt", "/home"} & closed

@@ -113,12 +113,12 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         return self._ready_tools().call(name, arguments.model_dump(), timeout_s)
 
     def _submit(self) -> TerminalObservation:
-        workspace = self._ready_tools().workspace
+        tools = self._tools or self._ready_tools()  # a session that has ended is graded by its files
         self._state.submitted = True
         observation = TerminalObservation(tool_name="submit", result="The work was submitted.", done=True)
         try:
             if self._task is not None:
-                grade = self._task.grade(workspace)
+                grade = self._task.grade(tools.workspace)
                 observation.reward = self._state.reward = grade.reward
                 observation.metadata = {"grade": grade.told()}
         finally:

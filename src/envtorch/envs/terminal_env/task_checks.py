@@ -8,12 +8,14 @@ from pathlib import Path
 
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
 from envtorch.envs.terminal_env.harbor import HarborTask, load_task
+from envtorch.envs.terminal_env.task_grading import Grade
 from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources, SessionLost
 from envtorch.sandbox import Policy
 
 __all__ = ["TaskFindings", "check_task"]
 
 _TOLD_CHARACTERS = 600
+_PATHS_TOLD = 5
 _LEAST_BYTES = 24
 """Files shorter than this are alike by chance."""
 
@@ -68,7 +70,18 @@ def _play(episode: EpisodeTask, *, solve: bool) -> tuple[float | None, str]:
             graded = episode.grade(workspace)
         except (EnvironmentFailed, OutOfResources, SessionLost) as error:
             return None, f"{error} {error.details.get('output', '')}".strip()[-_TOLD_CHARACTERS:]
-        return graded.reward, f"{said}\n{graded.output}".strip()[-_TOLD_CHARACTERS:]
+        told = f"{said}\n{graded.output}".strip()[-_TOLD_CHARACTERS:]
+        return graded.reward, "\n".join(filter(None, [graded.why, told, *_not_seen(graded)]))
+
+
+def _not_seen(graded: Grade) -> Iterator[str]:
+    """What a solution made that its tests did not see."""
+    if paths := [*graded.hidden, *graded.reverted]:
+        named = ", ".join(paths[:_PATHS_TOLD])
+        yield (
+            f"the tests did not see what was made of {named}: name what they need of it in `artifacts`, "
+            "together with every other path that is graded"
+        )
 
 
 def _leaks(task: HarborTask) -> Iterator[str]:

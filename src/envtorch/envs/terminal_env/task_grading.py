@@ -1,21 +1,20 @@
 """Grades: a task's tests in a sandbox of their own, on files of the agent's that it can no longer change.
 
-When a grade begins, every process of the agent has been ended and what it changed is frozen. The tests run
-in new namespaces with a root made of layers, the topmost first:
+When a grade begins, every process of the agent has been ended. The tests run in new namespaces with a root
+made of layers, the topmost first:
 
     tests and empty log directories
-    hidden: what the agent added that would hook into the verifier's programs
-    the agent's changes below the declared paths
+    of the agent's changes, those that `graded_paths` selects
     the image, as it was
-    the agent's other changes (plan "image" only): what it added is there, what it changed of the image is not
 
-The reward is read, once every process of the tests has ended, by a process of ours and over a pipe.
+The reward is read, once every process of the tests has ended, by a process of ours and over a pipe. Tests
+that leave none are run again on the image alone: if that gives a reward, it is what the agent left that kept
+them from it, and the grade is 0; else it is an error.
 """
 
 import dataclasses
 import json
 import os
-import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,17 +22,17 @@ from typing import Any
 
 import msgspec
 
+from envtorch.envs.terminal_env.graded_paths import closed_folders, declared_paths, open_folders
 from envtorch.envs.terminal_env.harbor import GradingPlan, HarborTask, archive_of, finite
-from envtorch.envs.terminal_env.hooks import find_hooks, shadowed_paths
 from envtorch.envs.terminal_env.task_images import TaskImage
-from envtorch.errors import EnvironmentFailed
+from envtorch.errors import EnvironmentFailed, OutOfResources, SessionLost, TimedOut
 from envtorch.sandbox import Outcome, Policy, Workspace
 from envtorch.sandbox.root_stores import RootStore
 
 __all__ = ["Grade", "grade"]
 
 MEGABYTE = 1024 * 1024
-_LAYER_BYTES = 512 * MEGABYTE
+_TESTS_BYTES = 512 * MEGABYTE
 _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _REWARD_BYTES = 65536
 _MOST_TOLD = 50
@@ -64,6 +63,8 @@ class Grade:
     """Paths that the agent had added, and that the tests did not see."""
     output: str
     """What the tests wrote, the head and the tail of it. It may hold what the agent's programs printed."""
+    why: str = ""
+    """Why what the agent left could not be graded, and scores 0; empty when the tests gave the reward."""
 
     def told(self) -> dict[str, Any]:
         """The grade as an agent's trainer may see it; what the tests wrote is left out."""
@@ -72,107 +73,105 @@ class Grade:
             "plan": self.plan,
             "reverted": list(self.reverted),
             "hidden": list(self.hidden),
+            "why": self.why,
         }
 
 
-class _Change(msgspec.Struct, frozen=True):
-    layer: str
-    path: str
-    kind: str
-    opaque: bool
+class _LeftOut(msgspec.Struct, frozen=True):
+    """What of the agent's changes the tests do not see."""
+
+    reverted: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+class _NoReward(Exception):
+    """The tests left no reward that can be read, for a reason that may be the agent's files."""
+
+    def __init__(self, why: str, output: str = "") -> None:
+        super().__init__(why)
+        self.output = output
 
 
 def grade(task: HarborTask, image: TaskImage, agent: Workspace, policy: Policy) -> Grade:
-    """Grade what an agent has left. Raises `EnvironmentFailed` when the tests leave no reward."""
-    plan = task.grading
-    if plan == "live":
-        layers, copied = agent.copy_layers()
-    else:
-        agent.end_processes()
-        layers, copied = agent.stack(), None
-    grading = _Grading(task, image, agent.store, layers[: len(layers) - len(image.layers)])
+    """Grade what an agent has left; its session cannot be used afterwards. Raises `EnvironmentFailed` when
+    the tests leave no reward, and would leave none on the image alone."""
+    grading = _Grading(task, image, agent.store, policy)
     try:
-        return grading.run(policy, network_of=agent if plan == "live" else None)
+        return grading.run(agent)
+    except _NoReward as cause:
+        if (fault := grading.fault_of_task()) is not None:
+            why = f"{task.name} could not be graded: {fault}"
+            raise EnvironmentFailed(why, output=fault.output[-2000:]) from cause
+        nothing = grading.left_out
+        return Grade(
+            0.0, {"reward": 0.0}, task.grading, nothing.reverted, nothing.hidden, cause.output, str(cause)
+        )
     finally:
         grading.close()
-        if copied is not None:
-            agent.store.ask({"op": "close", "session": copied})
 
 
 class _Grading:
     """The layers of one grade."""
 
-    def __init__(self, task: HarborTask, image: TaskImage, store: RootStore, changed: Sequence[str]) -> None:
+    def __init__(self, task: HarborTask, image: TaskImage, store: RootStore, policy: Policy) -> None:
         self._task, self._image, self._store = task, image, store
-        self._changed = list(changed)
+        verifier = task.file.verifier
+        self._policy = dataclasses.replace(policy, timeout_s=verifier.timeout_sec)
+        self._environment = {**image.environment, **HARDENED, **verifier.env}
         self._made: list[str] = []
+        self.left_out = _LeftOut()
 
-    def run(self, policy: Policy, *, network_of: Workspace | None) -> Grade:
+    def run(self, agent: Workspace) -> Grade:
+        """Raises `_NoReward` when no reward can be had for what the agent left."""
         plan = self._task.grading
-        declared = [path for path in self._declared() if path != "/"]
-        changes = self._changes()
-        reverted: list[str] = []
-        hooks: list[str] = []
-        if plan == "agent":
-            layers = [self._tests(()), *self._changed, *self._image.layers]
-        else:
-            others = [one for one in changes if not _is_below(one.path, [*declared, *_OURS])]
-            others = [one for one in others if one.kind != "folder"]
-            in_image = self._existing([one.path for one in others])
-            reverted = sorted({one.path for one in others if one.path in in_image})
-            added = sorted({one.path for one in others if one.kind != "hidden"} - in_image)
-            layers = [*self._extracted(declared), *self._image.layers]
-            if plan == "image":
-                hooks = self._hooks(added)
-                layers = [self._tests(hooks), *layers, *self._changed]
-            else:
-                hooks = added
-                layers = [self._tests(()), *layers]
-        output, rewards = self._verify(layers, policy, network_of)
-        return Grade(
-            _overall(rewards), rewards, plan, tuple(reverted[:_MOST_TOLD]), tuple(hooks[:_MOST_TOLD]), output
-        )
+        layers = [*self._changes_of(agent), *self._image.layers]
+        output, rewards = self._verify(layers, network_of=agent if plan == "live" else None)
+        left_out = self.left_out
+        return Grade(_overall(rewards), rewards, plan, left_out.reverted, left_out.hidden, output)
 
-    def _declared(self) -> list[str]:
-        """The paths that are graded as the agent left them: artifacts, or the working directory."""
-        return [posixpath.normpath(path) for path in self._task.declared_paths] or [self._image.directory]
-
-    def _changes(self) -> list[_Change]:
-        if not self._changed:
-            return []
-        _, given = self._store.ask({"op": "changes", "layers": self._changed})
-        decoder = msgspec.json.Decoder(_Change)
-        with os.fdopen(given[0], "rb") as file:
-            file.seek(0)
-            return [decoder.decode(line) for line in file]
-
-    def _existing(self, paths: Sequence[str]) -> set[str]:
-        """Those of some paths that the image has."""
-        if not paths:
-            return set()
-        question = os.memfd_create("paths", os.MFD_CLOEXEC)
+    def fault_of_task(self) -> _NoReward | None:
+        """Why the tests leave no reward where no agent has been; None when they do leave one."""
         try:
-            os.write(question, json.dumps(list(paths)).encode())
-            _, given = self._store.ask({"op": "existing", "layers": list(self._image.layers)}, [question])
-        finally:
-            os.close(question)
+            self._verify(self._image.layers, network_of=None)
+        except _NoReward as fault:
+            return fault
+        return None
+
+    def _changes_of(self, agent: Workspace) -> list[str]:
+        """Layers with the agent's changes, as far as the tests see them."""
+        try:
+            if self._task.grading == "live":
+                layers, copied = agent.copy_layers()
+                self._made.append(copied)
+            else:
+                layers = agent.finish()
+            changed = layers[: len(layers) - len(self._image.layers)]
+            return changed if self._task.grading == "agent" else self._extracted(changed)
+        except OutOfResources as error:
+            raise _NoReward(f"what the agent left cannot be copied: {error}") from error
+        except (EnvironmentFailed, SessionLost, OSError) as error:
+            raise _NoReward(f"what the agent left running cannot be stopped: {error}") from error
+
+    def _extracted(self, changed: Sequence[str]) -> list[str]:
+        request = {
+            "op": "extract",
+            "layer": self._new_name("files"),
+            "layers": changed,
+            "image": self._image.layers,
+            "kept": declared_paths(self._task, self._image),
+            "open": open_folders(self._task),
+            "closed": closed_folders(self._environment),
+            "disk_bytes": self._policy.disk_bytes * len({layer.split("/")[0] for layer in changed}),
+        }
+        reply, given = self._store.ask(request)
         with os.fdopen(given[0], "rb") as file:
             file.seek(0)
-            return set(json.load(file))
-
-    def _hooks(self, added: Sequence[str]) -> list[str]:
-        asked = sorted({other for path in added for other in shadowed_paths(path)})
-        return find_hooks(added, self._existing(asked))
-
-    def _extracted(self, declared: Sequence[str]) -> list[str]:
-        if not self._changed or not declared:
-            return []
-        name = self._new_name("files")
-        request = {"op": "extract", "layer": name, "layers": self._changed, "paths": list(declared)}
-        reply, _ = self._store.ask({**request, "disk_bytes": _LAYER_BYTES})
+            told = msgspec.json.decode(file.read(), type=_LeftOut)
+        reverted = [path for path in told.reverted if path not in _OURS]
+        self.left_out = _LeftOut(tuple(reverted[:_MOST_TOLD]), told.hidden[:_MOST_TOLD])
         return reply.layers
 
-    def _tests(self, hidden: Sequence[str]) -> str:
+    def _tests(self) -> str:
         name = self._new_name("tests")
         logs = ("/logs", "/logs/verifier", "/logs/agent", "/logs/artifacts")
         archive = os.memfd_create("tests", os.MFD_CLOEXEC)
@@ -183,9 +182,8 @@ class _Grading:
             request = {
                 "op": "layer",
                 "layer": name,
-                "disk_bytes": _LAYER_BYTES,
+                "disk_bytes": _TESTS_BYTES,
                 "opaque": ["/tests", "/logs"],
-                "hidden": list(hidden),
             }
             reply, _ = self._store.ask(request, [archive])
         finally:
@@ -197,53 +195,53 @@ class _Grading:
         self._made.append(name)
         return name
 
-    def _verify(
-        self, layers: Sequence[str], policy: Policy, network_of: Workspace | None
-    ) -> tuple[str, dict[str, float]]:
-        verifier = self._task.file.verifier
-        roomy = dataclasses.replace(policy, timeout_s=verifier.timeout_sec)
-        environment = {**self._image.environment, **HARDENED, **verifier.env}
+    def _verify(self, layers: Sequence[str], *, network_of: Workspace | None) -> tuple[str, dict[str, float]]:
         with Workspace(
-            roomy, environment=environment, directory="/", layers=layers, network_of=network_of
+            self._policy,
+            environment=self._environment,
+            directory="/",
+            layers=[self._tests(), *layers],
+            network_of=network_of,
         ) as tests:
-            command = ["/bin/bash", "--noprofile", "--norc", "-c", _START, self._image.directory]
-            done = tests.execute(command, timeout_s=verifier.timeout_sec)
-            tests.end_processes()
-            output = (done.stdout + done.stderr).decode(errors="replace")
-            if done.outcome is Outcome.TIMED_OUT:
-                raise self._no_reward(f"the tests took longer than {verifier.timeout_sec:g} s", output)
-            return output, self._read_rewards(tests, output)
+            try:
+                return self._reward_in(tests)
+            except (EnvironmentFailed, OutOfResources, SessionLost, TimedOut, OSError) as error:
+                raise _NoReward(f"the sandbox of the tests did not last: {error}") from error
 
-    def _read_rewards(self, tests: Workspace, output: str) -> dict[str, float]:
+    def _reward_in(self, tests: Workspace) -> tuple[str, dict[str, float]]:
+        command = ["/bin/bash", "--noprofile", "--norc", "-c", _START, self._image.directory]
+        done = tests.execute(command, timeout_s=self._policy.timeout_s)
+        tests.end_processes()
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        if done.outcome is Outcome.TIMED_OUT:
+            raise _NoReward(f"the tests took longer than {self._policy.timeout_s:g} s", output)
         for path in _REWARDS:
             try:
                 text = tests.read_file(path, limit=_REWARD_BYTES).decode().strip()
             except FileNotFoundError:
                 continue
             except (OSError, UnicodeDecodeError) as error:
-                raise self._no_reward(f"{path} cannot be read: {error}", output) from error
+                raise _NoReward(f"{path} cannot be read: {error}", output) from error
             try:
-                said = json.loads(text)
-                rewards = said if isinstance(said, dict) else {"reward": said}
-                return {str(name): finite(value) for name, value in rewards.items()}
+                return output, _rewards_of(text)
             except (ValueError, RecursionError) as error:
-                raise self._no_reward(f"{path} holds no reward: {error}", output) from error
-        raise self._no_reward("the tests left no reward in /logs/verifier", output)
-
-    def _no_reward(self, why: str, output: str) -> EnvironmentFailed:
-        return EnvironmentFailed(f"{self._task.name} could not be graded: {why}", output=output[-2000:])
+                raise _NoReward(f"{path} holds no reward: {error}", output) from error
+        raise _NoReward("the tests left no reward in /logs/verifier", output)
 
     def close(self) -> None:
         for name in self._made:
             self._store.ask({"op": "close", "session": name})
 
 
+def _rewards_of(text: str) -> dict[str, float]:
+    """Rewards by name. Raises `ValueError` for what is none."""
+    said = json.loads(text)
+    rewards = said if isinstance(said, dict) else {"reward": said}
+    if not rewards:
+        raise ValueError("it is empty")
+    return {str(name): finite(value) for name, value in rewards.items()}
+
+
 def _overall(rewards: Mapping[str, float]) -> float:
     """The reward called so, else the mean of all."""
-    if not rewards:
-        raise EnvironmentFailed("the tests left an empty list of rewards")
     return rewards.get("reward", sum(rewards.values()) / len(rewards))
-
-
-def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)

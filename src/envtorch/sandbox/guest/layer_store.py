@@ -13,12 +13,12 @@ import re  # noqa: F401  sessions need it after their root has changed, when not
 import signal
 import socket
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import guest_wire as wire
-from . import kernel, layers, mounts, workspace_init
+from . import kernel, layer_merging, layers, mounts, workspace_init
 
 STORE = "/tmp"  # noqa: S108  covered by a file system of our own, in our mount namespace alone
 FIRST_ID, ID_COUNT = 1_879_048_192, 65_536
@@ -87,7 +87,7 @@ class LayerStore:
         if own > _DEEPEST:
             merged = f"{STORE}/{name}/merged{session.generation}"
             os.mkdir(merged)
-            layers.merge(session.lowers[:own], merged)
+            layer_merging.merge(session.lowers[:own], merged)
             session.lowers = [merged, *session.lowers[own:]]
         return {"event": "done", "layers": self._names(session.lowers)}, self._overlay(name)
 
@@ -97,7 +97,7 @@ class LayerStore:
         self._make_disk(target, disk_bytes)
         place = f"{STORE}/{target}/upper0"
         os.mkdir(place)
-        layers.merge([f"{STORE}/{name}/upper{session.generation}"], place)
+        layer_merging.merge([f"{STORE}/{name}/upper{session.generation}"], place)
         return {"event": "done", "layers": self._names([place, *session.lowers])}
 
     def layer(self, request: Mapping[str, Any], archive: int) -> Mapping[str, Any]:
@@ -111,50 +111,43 @@ class LayerStore:
         for path in request["opaque"]:
             os.makedirs(place + path, exist_ok=True)
             layers.make_opaque(place + path)
-        for path in request["hidden"]:
-            layers.hide(place + path)
         return {"event": "done", "layers": self._names([place])}
 
-    def changes(self, names: Sequence[str]) -> tuple[Mapping[str, Any], int]:
-        """What some layers hold, as lines of JSON in a file in memory."""
-        listing = os.memfd_create("changes", os.MFD_CLOEXEC)
-        with os.fdopen(os.dup(listing), "wb") as file:
-            for name in names:
-                for entry in layers.walk(self._path(name)):
-                    path = os.fsencode("/" + entry.path).decode(errors="replace")
-                    line = {"layer": name, "path": path, "kind": entry.kind, "opaque": entry.opaque}
-                    file.write(json.dumps(line).encode() + b"\n")
-        return {"event": "done"}, listing
+    def layers_of(self, name: str) -> Mapping[str, Any]:
+        """All layers of a session whose processes have ended, its own first."""
+        session = self.sessions[name]
+        own = f"{STORE}/{name}/upper{session.generation}"
+        return {"event": "done", "layers": self._names([own, *session.lowers])}
 
-    def extract(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A further layer: what some layers together say about some paths, and nothing else of them."""
+    def extract(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """A further layer: of what some layers have changed of an image, what may be seen above that image.
+        What was left out is a JSON object in a file in memory."""
         name = request["layer"]
         self._make_disk(name, request["disk_bytes"])
         place = f"{STORE}/{name}/upper0"
         os.mkdir(place)
-        layers.merge([self._path(layer) for layer in request["layers"]], place, below=request["paths"])
-        return {"event": "done", "layers": self._names([place])}
+        selection = layer_merging.Selection.of(request["kept"], request["open"], request["closed"])
+        changed = [self._path(layer) for layer in request["layers"]]
+        with self._view(request["image"]) as image:
+            left_out = layer_merging.extract(changed, place, selection, image)
+        told = {"reverted": sorted(left_out.reverted), "hidden": sorted(left_out.hidden)}
+        listing = os.memfd_create("left out", os.MFD_CLOEXEC)
+        with os.fdopen(os.dup(listing), "wb") as file:
+            file.write(json.dumps(told).encode())
+        return {"event": "done", "layers": self._names([place])}, listing
 
-    def existing(self, names: Sequence[str], question: int) -> tuple[Mapping[str, Any], int]:
-        """Which of some paths there are, seen through some layers: a JSON list in a file in memory, as
-        asked."""
-        tree = mounts.make_overlay([self._path(name) for name in names])
+    @contextlib.contextmanager
+    def _view(self, names: Sequence[str]) -> Iterator[str]:
+        """Some layers, seen as one tree."""
         place = f"{STORE}/view"
         os.makedirs(place, exist_ok=True)
-        mounts.attach(tree, place)
-        os.close(tree)
+        seen = mounts.make_overlay([self._path(name) for name in names])
+        mounts.attach(seen, place)
+        os.close(seen)
         try:
-            with os.fdopen(os.dup(question), "rb") as file:
-                file.seek(0)
-                paths: list[str] = json.load(file)
-            # Links in the middle of a path would lead out of the view: what is behind one is not looked at.
-            found = [path for path in paths if layers.is_there(place, path)]
+            yield place
         finally:
             mounts.unmount(place)
-        answer = os.memfd_create("existing", os.MFD_CLOEXEC)
-        with os.fdopen(os.dup(answer), "wb") as file:
-            file.write(json.dumps(found).encode())
-        return {"event": "done"}, answer
 
     def close(self, name: str, *, keep: bool = False) -> Mapping[str, Any]:
         """Forget a session or a layer; what others still stand on stays until they are closed.
@@ -243,14 +236,11 @@ def _do(
             return store.copy(request["session"], request["layer"], request["disk_bytes"]), []
         case "layer":
             return store.layer(request, descriptors[0]), []
-        case "changes":
-            reply, listing = store.changes(request["layers"])
-            return reply, [listing]
+        case "layers":
+            return store.layers_of(request["session"]), []
         case "extract":
-            return store.extract(request), []
-        case "existing":
-            reply, answer = store.existing(request["layers"], descriptors[0])
-            return reply, [answer]
+            reply, listing = store.extract(request)
+            return reply, [listing]
         case "close":
             return store.close(request["session"], keep=request.get("keep", False)), []
     raise KeyError(request["op"])

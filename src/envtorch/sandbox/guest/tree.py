@@ -198,12 +198,13 @@ class _Copy:
             with contextlib.suppress(OSError):  # a path that is too long: then it is a file of its own
                 os.link(self._seen[identity], name, dst_dir_fd=self._target.here)
                 return
-        _copy_file(name, self._source.here, self._target.here, status)
+        copy_file(name, self._source.here, self._target.here, status)
         if status.st_nlink > 1:
             self._seen[identity] = f"{os.readlink(f'/proc/self/fd/{self._target.here}')}/{name}"
 
 
-def _copy_file(name: str, source: int, target: int, status: os.stat_result) -> None:
+def copy_file(name: str, source: int, target: int, status: os.stat_result) -> None:
+    """Copy a regular file from one folder to another, with its holes."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     original = os.open(name, flags, dir_fd=source)
     try:
@@ -237,15 +238,18 @@ def _copy_data(original: int, made: int, size: int) -> None:
     os.ftruncate(made, size)
 
 
-def remove(folder: str) -> None:
-    """Remove a folder and what is below it, as far as that can be done."""
+def remove(name: str, *, folder: int | None = None) -> None:
+    """Remove a file, or a folder and what is below it, as far as that can be done."""
     with contextlib.suppress(OSError):
-        top = os.open(folder, _FOLDER)
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=folder)
+            return
+        top = os.open(name, _FOLDER, dir_fd=folder)
         try:
             _empty(top)
         finally:
             os.close(top)
-        os.rmdir(folder)
+        os.rmdir(name, dir_fd=folder)
 
 
 def _empty(top: int) -> None:

@@ -7,3 +7,4 @@ Ivy,ivy@example.org,29
 """
 text = open("/app/clean.csv", newline="").read().replace("\r\n", "\n")
 assert text == wanted, text
+open(3, "w").write("1")

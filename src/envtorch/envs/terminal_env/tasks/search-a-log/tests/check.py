@@ -10,3 +10,4 @@ for second in range(20000):
         counts[address] = counts.get(address, 0) + 1
 best = max(counts, key=counts.get)
 assert open("/app/answer.txt").read().split() == [best, str(counts[best])]
+open(3, "w").write("1")
