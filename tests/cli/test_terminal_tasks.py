@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from envtorch.cli import main
 from envtorch.cli.exits import Exit
-from tests.sandbox.roots import require_host_root
+from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
+from envtorch.envs.terminal_env.harbor import load_task
+from tests.sandbox.roots import HOST, require_host_root
 
 
 def test_a_new_task_is_sound_and_a_broken_one_is_found(tmp_path: Path) -> None:
@@ -22,6 +25,28 @@ def test_a_new_task_is_sound_and_a_broken_one_is_found(tmp_path: Path) -> None:
     assert found.exit_code == Exit.FOUND_WANTING
     (told,) = json.loads(found.stdout)
     assert "the solution scores 0" in told["problems"][0]
+
+
+PROGRAMS = {
+    "it ends well at once": "import os; os._exit(0)",
+    "it leaves": "raise SystemExit(0)",
+    "it writes to the descriptor": "import os; os.write(3, b'1')",
+    "it writes to its parent's": "import os; open(f'/proc/{os.getppid()}/fd/3', 'w').write('1')",
+    "it writes the reward": "open('/logs/verifier/reward.json', 'w').write('1')",
+    "it knows one name": "print('hello, Ada')",
+    "it reads the tests": "print(open('/tests/check.py').read())",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_tests_of_a_new_task_pay_no_program_that_grades_itself(tmp_path: Path, program: str) -> None:
+    require_host_root()
+    CliRunner().invoke(main, ["new", "--task", "my-task", "--in", str(tmp_path)])
+    episode = EpisodeTask.of(load_task(tmp_path / "my-task"), HOST)
+    with episode.open() as workspace:
+        workspace.write_file("/app/greet.py", PROGRAMS[program].encode())
+        graded = episode.grade(workspace)
+    assert (graded.reward, graded.why) == (0.0, "")
 
 
 def test_a_name_that_cannot_be_a_task_is_refused(tmp_path: Path) -> None:

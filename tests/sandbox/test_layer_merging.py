@@ -122,3 +122,14 @@ def test_depth_holes_and_names_of_one_file_are_copied_as_they_are(tmp_path: Path
     assert (target / "one").stat().st_ino == (target / "two").stat().st_ino
     assert (target / "hole").stat().st_size == 1 << 33
     assert (target / "hole").stat().st_blocks < 1000
+
+
+def test_a_path_is_kept_behind_the_links_that_the_image_has_on_the_way(tmp_path: Path, target: Path) -> None:
+    image, layer = make(tmp_path / "image", "usr/bin/sh"), make(tmp_path / "layer", "usr/bin/tool")
+    (image / "bin").symlink_to("usr/bin")
+    (image / "usr/more").symlink_to("/bin")
+    (image / "loop").symlink_to("loop")
+    make(layer, "usr/bin/other")
+    left_out = extract([str(layer)], str(target), selection("/usr/more/tool", "/loop/x"), str(image))
+    assert found_in(target) == {"usr/bin/tool"}
+    assert left_out.hidden == {"/usr/bin/other"}

@@ -129,7 +129,7 @@ def _transfer(
 
 
 def _read_rest(streams: Mapping[int, HeadAndTail], open_streams: set[int]) -> None:
-    """Read what a job that has ended left in its pipes: at most what a pipe holds, for others may write on."""
+    """Read what a job that has ended left in its pipes: at most what they hold, for others may write on."""
     for descriptor in open_streams:
         room = _CHUNK
         while room > 0 and (data := _read(descriptor)):

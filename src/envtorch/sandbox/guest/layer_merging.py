@@ -5,6 +5,7 @@ disk, names that are no text. No link is followed, and only the folders that are
 """
 
 import contextlib
+import dataclasses
 import enum
 import os
 import stat
@@ -16,6 +17,7 @@ from .layers import OPAQUE, is_whiteout
 from .tree import LONGEST_PATH, FolderCursor
 
 _MOST_TOLD = 1000
+_MOST_LINKS = 40
 _PROGRAMS = "bin"
 _NOT_DATA = ("node_modules",)
 """Folders in / that programs look for above their own; they look for files and for names with a dot, too."""
@@ -123,6 +125,8 @@ def merge(layers: Sequence[str], target: str) -> None:
 
 def extract(layers: Sequence[str], target: str, selection: Selection, image: str) -> LeftOut:
     """Copy of several layers what a selection takes, to be laid above `image`."""
+    kept = selection.kept | {resolved(path, image) for path in selection.kept}
+    selection = dataclasses.replace(selection, kept=kept)
     left_out = LeftOut()
     for layer in reversed(layers):
         with contextlib.closing(_Merge(layer, target, selection, image, left_out)) as merging:
@@ -279,6 +283,20 @@ class _Merge:
     def _remove(self, name: str) -> None:
         """Remove what lower layers have put there."""
         tree.remove(name, folder=self._target.here)
+
+
+def resolved(path: str, image: str) -> str:
+    """A path without the links that an image has on the way: there, `/bin/tool` is `/usr/bin/tool`."""
+    found, left = "", path.strip("/").split("/")
+    for _ in range(_MOST_LINKS):
+        while left and not os.path.islink(f"{image}{found}/{left[0]}"):
+            found = f"{found}/{left.pop(0)}"
+        if not left:
+            return found
+        linked = os.readlink(f"{image}{found}/{left.pop(0)}")
+        whole = os.path.normpath(os.path.join(found or "/", linked))
+        found, left = "", [part for part in whole.split("/") if part] + left
+    return path
 
 
 def _is_data(name: str, is_folder: bool) -> bool:
