@@ -149,13 +149,23 @@ def test_a_script_runs_with_its_arguments(tmp_path: Path) -> None:
         ("app: server.app:app\nport: 8000", "server.app:app"),
         ("app: 'my/place.py'  # a path", "my.place:app"),
         ("app:\n  module: x", "server.app:app"),
-        ("\t:::: not yaml at all\napp: web:application", "web:application"),
+        ("description: >\n  app: no field\napp: web:application", "web:application"),
+        ("- app: a list", "server.app:app"),
+        ("", "server.app:app"),
         ("app: rm -rf / ; echo", "server.app:app"),
     ],
 )
 def test_a_manifest_may_hold_anything(tmp_path: Path, text: str, first: str) -> None:
     (tmp_path / "openenv.yaml").write_text(text)
     assert app_candidates(read_manifest(tmp_path))[0] == first
+
+
+def test_of_a_manifest_that_is_not_yaml_the_line_is_told_and_nothing_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "openenv.yaml").write_text("app: web:application\ndescription: a game: for two\n")
+    assert read_manifest(tmp_path) == {}
+    assert "openenv.yaml is not YAML: line 2: " in caplog.text
 
 
 def test_our_own_environments_are_found_by_their_names() -> None:

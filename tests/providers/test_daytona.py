@@ -170,7 +170,8 @@ def test_what_is_copied_must_be_there(tmp_path: Path) -> None:
 
 
 def test_fields_below_others_are_not_top_level() -> None:
-    assert top_level_fields('server:\n  app: nested\napp: "top"  # real\nempty:\n') == {"app": "top"}
+    manifest = 'server:\n  app: nested\napp: "top"  # real\nversion: 0.10\nempty:\n'
+    assert top_level_fields(manifest, place="it") == {"app": "top", "version": "0.10"}
 
 
 @pytest.mark.skipif(

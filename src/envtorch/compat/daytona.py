@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from envtorch.errors import NotReady, ProviderFailed, ServerExited
+from envtorch.errors import ConfigurationError, NotReady, ProviderFailed, ServerExited
 from envtorch.providers import daytona
 from envtorch.providers.daytona import DaytonaServer, read_dockerfile
 from envtorch.providers.recipes import command_in, top_level_fields, without_mounts
@@ -33,7 +33,10 @@ class DaytonaProvider(daytona.DaytonaProvider):
 
     @staticmethod
     def _parse_app_field(content: str) -> str | None:
-        return top_level_fields(content).get("app")
+        try:
+            return top_level_fields(content, place="openenv.yaml").get("app")
+        except ConfigurationError:
+            return None
 
     @classmethod
     def image_from_dockerfile(cls, dockerfile_path: str, context_dir: str | None = None) -> str:

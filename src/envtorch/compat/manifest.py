@@ -1,20 +1,30 @@
 """`openenv.yaml`, as much of it as serving needs: its plain top-level fields, whatever else is in it."""
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from envtorch.errors import ConfigurationError
 from envtorch.providers.recipes import top_level_fields
 
 __all__ = ["app_candidates", "read_manifest"]
 
+logger = logging.getLogger("envtorch.compat")
+
 
 def read_manifest(directory: Path) -> dict[str, str]:
-    """The manifest's plain top-level fields; empty if there is no manifest."""
+    """The manifest's plain top-level fields; empty if there is no manifest, or one that is not YAML.
+
+    Serving needs no manifest where the application is in its usual place, so this is a warning, no error.
+    """
     for name in ("openenv.yaml", "openenv.yml"):
         path = directory / name
         if path.is_file():
-            return top_level_fields(path.read_text(encoding="utf-8", errors="replace"))
+            try:
+                return top_level_fields(path.read_text(encoding="utf-8", errors="replace"), place=str(path))
+            except ConfigurationError as error:
+                logger.warning("nothing is read from the manifest: %s", error)
     return {}
 
 

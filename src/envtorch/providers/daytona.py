@@ -228,7 +228,7 @@ def discover_command(sandbox: Any, from_dockerfile: str | None, image: str) -> s
         if from_dockerfile:
             return from_dockerfile
         raise ConfigurationError(f"Could not find openenv.yaml in {image!r}: say what to run with cmd=")
-    app = top_level_fields(manifest).get("app")
+    app = top_level_fields(manifest, place=f"{place} in {image!r}").get("app")
     if app is None:
         raise ConfigurationError(f"{place} in {image!r} does not contain an 'app' field: use cmd=")
     directory = shlex.quote(place.rpartition("/")[0])

@@ -2,7 +2,7 @@
 
 from envtorch.providers.fleet_manifests import adapter_values, fleet_manifests, grade_note
 from envtorch.providers.fleet_options import MARGIN_S, PRE_STOP_S, FleetOptions
-from envtorch.providers.yaml_text import yaml_documents, yaml_text
+from envtorch.providers.manifest_text import manifest_text, manifests_text
 
 __all__ = ["ADAPTER_FILE", "fleet_base", "fleet_stream"]
 
@@ -13,23 +13,25 @@ def fleet_stream(options: FleetOptions) -> str:
     """All manifests as one text for `kubectl apply -f -`; what there is to know about them is in comments."""
     notes = [*grade_note(options), _ending_note(options)]
     if options.max_replicas is not None:
-        rule = yaml_text(adapter_values(options)).splitlines()
+        rule = manifest_text(adapter_values(options)).splitlines()
         notes += ["", "For the autoscaler, install prometheus-adapter with these values:", "", *rule]
     comments = "".join(f"# {line}".rstrip() + "\n" for line in notes)
-    return comments + yaml_documents(fleet_manifests(options))
+    return comments + manifests_text(fleet_manifests(options))
 
 
 def fleet_base(options: FleetOptions) -> dict[str, str]:
     """The files of a kustomize base, by name: a manifest each, and a README."""
-    files = {f"{manifest['kind'].lower()}.yaml": yaml_text(manifest) for manifest in fleet_manifests(options)}
+    files = {
+        f"{manifest['kind'].lower()}.yaml": manifest_text(manifest) for manifest in fleet_manifests(options)
+    }
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": list(files),
     }
-    files["kustomization.yaml"] = yaml_text(kustomization)
+    files["kustomization.yaml"] = manifest_text(kustomization)
     if options.max_replicas is not None:
-        files[ADAPTER_FILE] = yaml_text(adapter_values(options))
+        files[ADAPTER_FILE] = manifest_text(adapter_values(options))
     return {**files, "README.md": _readme(options)}
 
 

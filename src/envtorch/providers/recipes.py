@@ -1,4 +1,4 @@
-"""What the sources of an image say of it, read as text: its Dockerfile, its `openenv.yaml`."""
+"""What the sources of an image say of it: its Dockerfile, its `openenv.yaml`."""
 
 import json
 import re
@@ -6,20 +6,37 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
+from envtorch.errors import ConfigurationError
+
 __all__ = ["command_in", "missing_sources", "top_level_fields", "without_mounts"]
 
-_FIELD = re.compile(r"""^(\w+)\s*:\s*["']?([^"'#]*?)["']?\s*(?:#.*)?$""")
 _RUN = re.compile(r"\s*RUN\s", re.IGNORECASE)
 _FLAGS = re.compile(r"(?P<head>\s*(?:RUN\s+)?)(?P<flags>(?:--[a-z]+=\S+\s+)*)(?P<rest>.*)", re.IGNORECASE)
 
 
-def top_level_fields(manifest: str) -> dict[str, str]:
-    """The fields of a manifest that are one line each. What cannot be understood is left out.
+def top_level_fields(manifest: str, *, place: str) -> dict[str, str]:
+    """The fields of a manifest that have one value, as texts: what is below others is left out.
 
-    Manifests in the wild hold anything, and some are not even YAML; a full parser would refuse them.
+    Raises `ConfigurationError` when the text is not YAML; `place` is where it was read.
     """
-    found = (_FIELD.match(line) for line in manifest.splitlines())
-    return {match[1]: match[2].strip() for match in found if match and match[2].strip()}
+    try:
+        # Makes texts, lists and dictionaries only: `version: 0.10` stays what its author wrote.
+        read = yaml.load(manifest, Loader=yaml.BaseLoader)  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ConfigurationError(
+            f"{place} is not YAML: {_problem(error)}",
+            next_step="put values with a colon, a quote or a number sign in them between quotes",
+        ) from error
+    fields = read.items() if isinstance(read, dict) else ()
+    return {name: value.strip() for name, value in fields if isinstance(value, str) and value.strip()}
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    line = f"line {mark.line + 1}: " if mark is not None else ""
+    return f"{line}{getattr(error, 'problem', None) or error}"
 
 
 def command_in(dockerfile: str) -> str | None:
