@@ -163,7 +163,7 @@ def test_a_check_that_takes_long_is_named_on_standard_error_only(
     monkeypatch.setattr(check_child, "QUIET_S", 0.05)
     (tmp_path / "slow.py").write_text(SLOW.replace("SECONDS", "0.2"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    code = check_child.check_in_child(str(tmp_path / "slow.py:Slow"), ["--json"])
+    code = check_child.check_in_child(str(tmp_path / "slow.py:Slow"), ["--json"], timeout_s=PATIENCE_S)
     told = capfd.readouterr()
     assert code == 0, told
     assert json.loads(told.out)["ok"]

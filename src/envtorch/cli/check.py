@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from envtorch.cli.check_child import check_in_child
+from envtorch.cli.check_child import LOADING, check_in_child
 from envtorch.cli.exits import Exit
+from envtorch.cli.hang_report import answer_where
 from envtorch.cli.serving import TARGET_HELP, is_url
 from envtorch.cli.task_command import check_tasks, holds_tasks
 from envtorch.errors import ConfigurationError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from envtorch.testing import Report
 
 __all__ = ["check"]
+
+CHECK_S = 300.0
+CALL_S = 60.0
 
 
 def check(
@@ -43,7 +47,17 @@ def check(
         str | None,
         typer.Option(help="Of tasks: the root file system their environments are built on; this machine's."),
     ] = None,
-    progress_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout-s",
+            min=0.1,
+            show_default=False,
+            help=f"The most seconds that loading a target, or one check of it, may take ({CHECK_S:g}), "
+            f"or one call of a server ({CALL_S:g}). Not with --in-process.",
+        ),
+    ] = None,
+    progress_in: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Play an environment in every way a trainer would, and report what is wrong.
 
@@ -58,13 +72,19 @@ def check(
     if is_url(target):
         from envtorch.cli.check_server import check_server
 
-        _finish(check_server(target, actions=given, seed=seed), as_json=as_json)
+        _finish(
+            check_server(target, actions=given, seed=seed, timeout_s=timeout_s or CALL_S), as_json=as_json
+        )
     if in_process:
+        if progress_in is not None:
+            answer_where(progress_in)
         with _stdout_to_stderr():
-            report = _check_target(target, given, seed, progress_file)
+            report = _check_target(target, given, seed, progress_in)
         _finish(report, as_json=as_json)
     options = ["--seed", str(seed), *(["--actions", str(actions)] if actions is not None else [])]
-    ended = check_in_child(target, [*options, *(["--json"] if as_json else [])])
+    ended = check_in_child(
+        target, [*options, *(["--json"] if as_json else [])], timeout_s=timeout_s or CHECK_S
+    )
     if isinstance(ended, int):
         raise typer.Exit(ended)
     _finish(ended, as_json=as_json)
@@ -93,12 +113,17 @@ def _finish(report: "Report", *, as_json: bool) -> NoReturn:
 
 
 def _check_target(
-    target: str, actions: list[dict[str, Any]] | None, seed: int, progress_file: Path | None
+    target: str, actions: list[dict[str, Any]] | None, seed: int, progress_in: Path | None
 ) -> "Report":
     from envtorch.server import HTTPEnvServer
     from envtorch.targets import load_app
     from envtorch.testing import check_env
 
+    def note(check: str) -> None:
+        if progress_in is not None:
+            (progress_in / "check").write_text(check)
+
+    note(LOADING)
     app = load_app(target)
     server: HTTPEnvServer | None = getattr(getattr(app, "state", None), "env_server", None)
     if server is None:
@@ -107,10 +132,6 @@ def _check_target(
             next_step="name the environment itself, as module:Environment, or serve it and check its URL",
         )
     spec = server.spec
-
-    def note(check: str) -> None:
-        if progress_file is not None:
-            progress_file.write_text(check)
 
     report = check_env(
         server.sessions.factory.make,

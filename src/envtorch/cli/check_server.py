@@ -23,9 +23,12 @@ STEPS = 5
 class ServerCheck:
     """One server under examination."""
 
-    def __init__(self, url: str, actions: Sequence[Mapping[str, Any]] | None, seed: int) -> None:
+    def __init__(
+        self, url: str, actions: Sequence[Mapping[str, Any]] | None, seed: int, timeout_s: float
+    ) -> None:
         self.url = url
         self.seed = seed
+        self.timeout_s = timeout_s
         self.token = Settings.from_environ().token
         self.schema: dict[str, Any] = {}
         self._actions = actions
@@ -52,7 +55,9 @@ class ServerCheck:
 
     @contextmanager
     def session(self) -> Iterator[GenericEnvClient]:
-        with GenericEnvClient(self.url, token=self.token, wait_s=10.0) as client:
+        with GenericEnvClient(
+            self.url, token=self.token, wait_s=10.0, message_timeout_s=self.timeout_s
+        ) as client:
             yield client
 
     def get(self, path: str) -> httpx.Response:
@@ -73,9 +78,11 @@ class ServerCheck:
         return results
 
 
-def check_server(url: str, *, actions: Sequence[Mapping[str, Any]] | None, seed: int) -> Report:
+def check_server(
+    url: str, *, actions: Sequence[Mapping[str, Any]] | None, seed: int, timeout_s: float
+) -> Report:
     """Play on a server from outside, through its own doors, and report what is not right."""
-    subject = ServerCheck(url, actions, seed)
+    subject = ServerCheck(url, actions, seed, timeout_s)
     checks: tuple[Callable[[ServerCheck], Iterator[Finding]], ...] = (
         health,
         schema,

@@ -15,7 +15,7 @@ from typing import IO
 from envtorch.errors import ConfigurationError, PortTaken
 from envtorch.providers.provider_base import Phase, Status
 
-__all__ = ["ChildServer", "listen", "start_child"]
+__all__ = ["ChildServer", "listen", "start_child", "under_warden"]
 
 SCRIPTS = Path(__file__).parent / "scripts"
 GRACE_S = 3.0
@@ -55,17 +55,9 @@ def start_child(
     """
     with closing(listener):
         host, port = listener.getsockname()[:2]
-        warden = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(SCRIPTS / "warden.py"),
-            str(os.getpid()),
-            str(GRACE_S),
-            "--",
-        ]
+        told = [part.replace("{fd}", str(listener.fileno())) for part in command]
         process = subprocess.Popen(  # noqa: S603
-            [*warden, *(part.replace("{fd}", str(listener.fileno())) for part in command)],
+            under_warden(told, grace_s=GRACE_S),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -76,6 +68,12 @@ def start_child(
         )
     shown = f"[{host}]" if ":" in host else host
     return ChildServer(process, f"http://{shown}:{port}", afterwards)
+
+
+def under_warden(command: Sequence[str], *, grace_s: float) -> list[str]:
+    """The command line of a warden that runs `command`, and ends it and all below it with this process."""
+    warden = [sys.executable, "-I", "-S", str(SCRIPTS / "warden.py")]
+    return [*warden, str(os.getpid()), str(grace_s), "--", *command]
 
 
 class ChildServer:
