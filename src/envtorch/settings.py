@@ -121,7 +121,7 @@ class Settings:
         read = os.environ if environ is None else environ
         return cls(
             mode=ServerMode.of(read.get("ENVTORCH_MODE") or read.get("OPENENV_MODE") or "simulation"),
-            token=read.get("ENVTORCH_TOKEN") or None,
+            token=_token_in(read),
             token_file=Path(path) if (path := read.get("ENVTORCH_TOKEN_FILE")) else None,
             allowed_origins=_names_in(read, "ENVTORCH_ORIGINS"),
             allowed_hosts=_names_in(read, "ENVTORCH_HOSTS"),
@@ -136,6 +136,17 @@ class Settings:
             readme_path=read.get("ENV_README_PATH") or None,
             public_url=f"https://{host}" if (host := read.get("SPACE_HOST")) else None,
         )
+
+
+def _token_in(read: Mapping[str, str]) -> str | None:
+    given = read.get("ENVTORCH_TOKEN")
+    token = (given or "").strip()  # what was read from a file ends with a line break
+    if given is not None and not token:
+        raise ConfigurationError(
+            "ENVTORCH_TOKEN is set, and there is no token in it",
+            next_step="set it to a token, or unset it: `unset ENVTORCH_TOKEN`",
+        )
+    return token or None
 
 
 def _replica_in(read: Mapping[str, str]) -> str | None:

@@ -53,3 +53,11 @@ def test_a_name_that_cannot_be_a_task_is_refused(tmp_path: Path) -> None:
     for name in ("My Task", "../x"):
         refused = CliRunner().invoke(main, ["new", "--task", name, "--in", str(tmp_path)])
         assert refused.exit_code == Exit.MISUSED
+
+
+def test_a_task_that_is_no_text_is_found_wanting(tmp_path: Path) -> None:
+    (tmp_path / "noise").mkdir()
+    (tmp_path / "noise/task.toml").write_bytes(b"\xff\xfe")
+    found = CliRunner().invoke(main, ["check", str(tmp_path)])
+    assert found.exit_code == Exit.FOUND_WANTING
+    assert "task.toml or instruction.md is no UTF-8" in found.output

@@ -10,6 +10,7 @@ import pytest
 
 import envtorch
 from envtorch.cli.exits import Exit
+from envtorch.recording.format import Header, write_line
 from tests.cli.warm_commands import WarmCommands, warm_commands
 from tests.support import PATIENCE_S
 
@@ -144,6 +145,39 @@ WRONG = [
         "no environment that can be built: Half lacks state, step; Base lacks reset, state, step",
         "define state, step in Half",
     ),
+    Wrong("serve good:Game --port 0 --token-file empty", Exit.MISUSED, "has no token in it", "write a token"),
+    Wrong("serve good:Game --port 0 --token-file noise", Exit.MISUSED, "token file cannot be read", ""),
+    Wrong(
+        "check http://127.0.0.1:web", Exit.MISUSED, "is not the address of a server", "http://127.0.0.1:80"
+    ),
+    Wrong(
+        "check http://user:secret@", Exit.MISUSED, "'http://***@' is not the address", "http://127.0.0.1:80"
+    ),
+    Wrong("check good.py --actions noise", Exit.MISUSED, "the actions in noise cannot be read", ""),
+    Wrong(
+        "bench http://127.0.0.1:web", Exit.MISUSED, "is not the address of a server", "http://127.0.0.1:80"
+    ),
+    Wrong("bench good:Game --seconds 0", Exit.MISUSED, "Invalid value for '--seconds'", "bench -h' for help"),
+    Wrong("play good:Game", Exit.MISUSED, "play draws on a terminal", "run it in a terminal"),
+    Wrong("eval good:Game --model http://:x/v1", Exit.MISUSED, "is not the address of a server", "127.0.0.1"),
+    Wrong(
+        "eval good:Game --model scripted:policy.py:say --tasks 1 --output noise",
+        Exit.MISUSED,
+        "results cannot be written to noise: File exists",
+        "a directory that you may write to",
+    ),
+    Wrong(
+        "eval good:Game --model scripted:policy.py:say --tasks hf:a:b:c:d",
+        Exit.MISUSED,
+        "'hf:a:b:c:d' names no dataset",
+        "",
+    ),
+    Wrong("replay noise --tolerance -1", Exit.MISUSED, "Invalid value for '--tolerance'", "for help"),
+    Wrong("recording show damaged.jsonl", Exit.MISUSED, "damaged.jsonl is damaged: at byte", "keep them"),
+    Wrong("recording export whole.jsonl --to drawer", Exit.MISUSED, "drawer cannot be written", ""),
+    Wrong("recording export whole.jsonl --to /proc/x", Exit.MISUSED, "/proc/x cannot be written", ""),
+    Wrong("push noisy --to me/x --dry-run", Exit.MISUSED, "the Dockerfile of", ""),
+    Wrong("proxy-config nginx a=b:1 --listen here", Exit.MISUSED, "--listen 'here' is no address", ""),
     Wrong("mcp good:Hint", Exit.MISUSED, "is an observation class", "good:Game"),
 ]
 
@@ -212,8 +246,16 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bare.py").write_text(BARE)
     (tmp_path / "unfinished.py").write_text(UNFINISHED)
+    (tmp_path / "policy.py").write_text("def say(messages):\n    return 'x'\n")
     (tmp_path / "drawer").mkdir()
     (tmp_path / "shelf").mkdir()
+    (tmp_path / "empty").touch()
+    for noise in ("noise", "noisy/Dockerfile"):
+        (tmp_path / noise).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / noise).write_bytes(b"\xff\xfe\x00")
+    header = write_line(Header(id="r", environment="good", started_at=0.0))
+    (tmp_path / "whole.jsonl").write_bytes(header)
+    (tmp_path / "damaged.jsonl").write_bytes(header + b"\xff\n")
     (tmp_path / "shelf/game.py").write_text(GOOD)
     done = warm.run(wrong.line, tmp_path)
     assert done.returncode == wrong.code, done.stderr

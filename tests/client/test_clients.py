@@ -260,14 +260,19 @@ class TestLosses:
                 client.reset()
             client.close()
 
-    def test_no_environment_server(self, server: Running) -> None:
-        client = ObedientEnv(server.url + "/nothing/here")
-        with pytest.raises(ConnectFailed, match="403"):
+    @pytest.mark.parametrize("way", ["blocking", "async"])
+    def test_no_environment_server_is_said_once_and_is_final(self, way: str, server: Running) -> None:
+        client = WAYS[way](server.url + "/nothing/here")
+        with pytest.raises(ConnectFailed, match="403") as caught:
             client.reset()
+        client.close()
+        assert str(caught.value).count("Failed to connect") == 1
+        assert caught.value.details["is_final"]
 
-    def test_no_address(self) -> None:
+    @pytest.mark.parametrize("url", ["ftp://somewhere", "http://somewhere:web"])
+    def test_no_address(self, url: str) -> None:
         with pytest.raises(ConfigurationError, match="not the address of a server"):
-            ObedientEnv("ftp://somewhere").reset()
+            ObedientEnv(url).reset()
 
     def test_no_room(self) -> None:
         with running(create_app(Obedient, sessions=1)) as full, ObedientEnv(full.url) as holder:

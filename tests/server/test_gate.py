@@ -231,6 +231,25 @@ class TestKeys:
         with pytest.raises(ConfigurationError, match="'someday' in the token file is not a time"):
             Keys(file=tmp_path / "tokens")
 
+    @pytest.mark.parametrize("text", ["", " \n\t\n", "# none yet\n"])
+    def test_a_file_without_a_token_is_refused(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "tokens").write_text(text)
+        with pytest.raises(ConfigurationError, match="has no token in it"):
+            Keys(file=tmp_path / "tokens")
+
+    def test_a_file_that_is_no_text_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "tokens").write_bytes(b"\xff\xfe\x00t")
+        with pytest.raises(ConfigurationError, match="the token file cannot be read"):
+            Keys(file=tmp_path / "tokens")
+
+    @pytest.mark.parametrize("text", ["", " ", "\n"])
+    def test_a_variable_without_a_token_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigurationError, match="ENVTORCH_TOKEN is set, and there is no token in it"):
+            Settings.from_environ({"ENVTORCH_TOKEN": text})
+
+    def test_the_line_break_after_a_token_is_no_part_of_it(self) -> None:
+        assert Settings.from_environ({"ENVTORCH_TOKEN": f"{TOKEN}\n"}).token == TOKEN
+
 
 def test_only_loopback_is_private() -> None:
     with socket.create_server(("127.0.0.1", 0)) as near, socket.create_server(("0.0.0.0", 0)) as open_to_all:

@@ -150,7 +150,8 @@ class TestOrigins:
 
     @pytest.mark.parametrize("token", [None, "t" * 16])
     def test_a_preflight_is_answered(self, monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
-        variables = {"ENVTORCH_ORIGINS": "https://friend.example", "ENVTORCH_TOKEN": token or ""}
+        variables = {"ENVTORCH_ORIGINS": "https://friend.example"}
+        variables |= {"ENVTORCH_TOKEN": token} if token is not None else {}
         asked = {
             "access-control-request-method": "POST",
             "access-control-request-headers": "content-type, mcp-session-id",

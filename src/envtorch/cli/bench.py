@@ -14,6 +14,7 @@ from envtorch.cli.exits import Exit
 from envtorch.cli.serving import TARGET_OR_URL_HELP, served
 from envtorch.errors import ConfigurationError
 from envtorch.settings import Settings
+from envtorch.shown_urls import shown_url
 
 if TYPE_CHECKING:
     from envtorch.cli.benching import Measured
@@ -24,7 +25,7 @@ __all__ = ["bench"]
 def bench(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_OR_URL_HELP)],
     sessions: Annotated[str, typer.Option(help="How many at once; several runs as in 1,8,64.")] = "1,8",
-    seconds: Annotated[float, typer.Option(help="How long each run measures.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long each run measures.")] = 3.0,
     action: Annotated[
         str | None, typer.Option(help="The action of every step, as JSON; else actions are made up.")
     ] = None,
@@ -46,7 +47,11 @@ def bench(
             task = progress.add_task(f"{count} session{'' if count == 1 else 's'}", total=seconds)
             runs.append(measure(load, count, seconds, partial(_advance, progress, task)))
     if as_json:
-        typer.echo(json.dumps({"target": target, "wire": wire, "runs": [run.told for run in runs]}, indent=2))
+        typer.echo(
+            json.dumps(
+                {"target": shown_url(target), "wire": wire, "runs": [run.told for run in runs]}, indent=2
+            )
+        )
     else:
         _show(target, runs)
     raise typer.Exit(Exit.FOUND_WANTING if any(run.failed for run in runs) else Exit.OK)
@@ -84,7 +89,7 @@ def _action_in(text: str | None) -> dict[str, Any] | None:
 
 
 def _show(target: str, runs: "list[Measured]") -> None:
-    table = Table(title=f"{target}", title_justify="left")
+    table = Table(title=shown_url(target), title_justify="left")
     for heading in ("sessions", "steps/s", "p50 ms", "p99 ms", "steps", "episodes", "failed"):
         table.add_column(heading, justify="right")
     for run in runs:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
+from envtorch.cli.serving import action_schema_at
 from envtorch.client import AsyncEnvClient, GenericEnvClient
-from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction
+from envtorch.errors import EnvTorchError, InvalidAction
 from envtorch.testing.sampling import sample
 
 __all__ = ["Load", "Measured", "measure"]
@@ -36,12 +35,7 @@ class Load:
         """With the one action that is given, or with actions made up from the server's schema."""
         if action is not None:
             return cls(url, token, wire, [action], seed)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            response = httpx.get(url.rstrip("/") + "/schema", headers=headers, timeout=30)
-        except httpx.TransportError as error:
-            raise ConnectFailed(f"there is no server at {url}: {error}") from error
-        schema = response.raise_for_status().json()["action"]
+        schema = action_schema_at(url, token)
         rng = random.Random(seed)  # noqa: S311, examples need no secrecy
         return cls(url, token, wire, [sample(schema, rng) or {} for _ in range(VARIETY)], seed)
 

@@ -112,7 +112,7 @@ def _hangs(target: str, check: str, timeout_s: float, where: dict[str, str]) -> 
 def _ended(target: str, check: str, code: int) -> "Report":
     from envtorch.testing import Finding, Report
 
-    if code - 128 in iter(signal.Signals):
+    if code - 128 in set(signal.Signals):
         how = f"was killed by {signal.Signals(code - 128).name}"
         advice = "a library in machine code may have crashed: PYTHONFAULTHANDLER=1 shows the line it was in"
     else:

@@ -12,6 +12,7 @@ from envtorch.client.http import HTTPEnvClient
 from envtorch.errors import ConnectFailed, EnvTorchError, InvalidAction, Unsupported
 from envtorch.recording.compare import Comparison
 from envtorch.settings import Settings
+from envtorch.shown_urls import shown_url
 from envtorch.testing.report import Finding, NotRun, Report, Severity
 from envtorch.testing.sampling import sample
 
@@ -65,7 +66,7 @@ class ServerCheck:
         try:
             return httpx.get(self.url.rstrip("/") + path, headers=headers, timeout=30)
         except httpx.TransportError as error:
-            raise ConnectFailed(f"there is no server at {self.url}: {error}") from error
+            raise ConnectFailed(f"there is no server at {shown_url(self.url)}: {error}") from error
 
     def played(self) -> list[dict[str, Any]]:
         """What an episode with the seed comes to, call by call."""
@@ -100,7 +101,7 @@ def check_server(
         except NotRun as reason:
             not_run[check.__name__] = str(reason)
     ran = tuple(check.__name__ for check in checks if check.__name__ not in not_run)
-    return Report(url, ran, tuple(findings), not_run)
+    return Report(shown_url(url), ran, tuple(findings), not_run)
 
 
 def health(subject: ServerCheck) -> Iterator[Finding]:

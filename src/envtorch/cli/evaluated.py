@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
-
-from envtorch.cli.serving import is_url
+from envtorch.cli.serving import action_schema_at, is_url, refuse_unusable
 from envtorch.client import EnvClient, GenericEnvClient, MCPToolClient
 from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError
 from envtorch.evaluation import (
@@ -37,6 +35,7 @@ from envtorch.rollout import (
 )
 from envtorch.rollout.rollout_progress import RolloutProgress
 from envtorch.settings import model_api_key
+from envtorch.shown_urls import shown_url
 from envtorch.targets import function_named
 from envtorch.tracebacks import author_line, author_traceback
 
@@ -60,9 +59,11 @@ class ModelChoice:
     def __post_init__(self) -> None:
         if not self.where.startswith((SCRIPTED, "http://", "https://")):
             raise ConfigurationError(
-                f"--model {self.where!r} is neither a URL nor scripted:FILE.py:FUNCTION",
+                f"--model {shown_url(self.where)!r} is neither a URL nor scripted:FILE.py:FUNCTION",
                 next_step="name an endpoint, as in --model http://127.0.0.1:8080/v1 --model-name NAME",
             )
+        if not self.where.startswith(SCRIPTED):
+            refuse_unusable(self.where)
 
     async def named(self) -> Self:
         """The same choice with the model's name. Raises `ConnectFailed` when the endpoint does not answer."""
@@ -113,7 +114,7 @@ class ModelChoice:
 def directory_of(target: str, model: ModelChoice) -> Path:
     """Where the results of a model on a target are if the command line does not say."""
     if is_url(target):
-        name = target.partition("://")[2].rstrip("/")
+        name = shown_url(target).partition("://")[2].removeprefix("***@").rstrip("/")
     else:
         place, _, inside = target.partition(":")
         name = Path(place).resolve().name if Path(place).exists() else place
@@ -230,7 +231,7 @@ class EvalRun:
 
     def _settings(self, model: str) -> EvaluationSettings:
         return EvaluationSettings(
-            target=self.target,
+            target=shown_url(self.target),
             model=model,
             samples=self.samples,
             passes_at=self.passes_at,
@@ -269,15 +270,5 @@ def _scorer(name: str | None) -> GroupScorer | None:
 
 def _client_of(url: str, token: str | None) -> tuple[type[EnvClient[Any, Any, Any]], ChatFormat]:
     """A client of whatever is served there, and how it is played in a conversation."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        answer = httpx.get(url.rstrip("/") + "/schema", headers=headers, timeout=60)
-        schema = answer.raise_for_status().json()["action"]
-    except httpx.TransportError as error:
-        raise ConnectFailed(f"there is no server at {url}: {error}") from error
-    except (httpx.HTTPStatusError, ValueError, KeyError) as error:
-        raise ConfigurationError(
-            f"{url} is no environment server: /schema does not answer: {error}"
-        ) from None
-    format = format_of_schema(schema)
+    format = format_of_schema(action_schema_at(url, token))
     return (MCPToolClient if isinstance(format, ToolFormat) else GenericEnvClient), format

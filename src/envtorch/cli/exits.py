@@ -83,7 +83,7 @@ class Commands(TyperGroup):
 
 def complain(error: EnvTorchError, command: str) -> Exit:
     """Print what went wrong and what to do next; return the exit code."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
     reason = error.details.get("reason") if isinstance(error, FactoryFailed) else None
     sentence = f"{error.message.rstrip('.')}: {reason}" if reason else error.message
     console.print(f"[bold red]Error:[/bold red] {escape(sentence)}")

@@ -1,15 +1,17 @@
 """`envtorch play`: an environment in the terminal, or a recording of one."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from envtorch.cli.serving import TARGET_OR_URL_HELP, is_url, served
-from envtorch.errors import ConfigurationError, ConnectFailed
+from envtorch.cli.serving import TARGET_OR_URL_HELP, action_schema_at, served
+from envtorch.errors import ConfigurationError
 from envtorch.extras import missing_extra
 from envtorch.settings import Settings
+from envtorch.shown_urls import shown_url
 
 __all__ = ["play"]
 
@@ -35,9 +37,10 @@ def play(
         from envtorch.cli.playing.terminal_app import PlayApp
 
         token = Settings.from_environ().token
-        schema = _schema_at(url, token)
+        schema = action_schema_at(url, token)
+        _require_terminal()
         game = Game(url, token=token, options=given)
-        PlayApp(game, name=target, schema=schema, seed=seed).run()
+        PlayApp(game, name=shown_url(target), schema=schema, seed=seed).run()
 
 
 def _open_recording(path: Path, episode: int | None) -> None:
@@ -47,6 +50,7 @@ def _open_recording(path: Path, episode: int | None) -> None:
     recording = Recording.open(find_recordings(path)[-1])
     if episode is not None:
         recording.episode(episode)  # it is told now if there is none
+    _require_terminal()
     RecordingApp(recording, episode=episode).run()
 
 
@@ -57,6 +61,14 @@ def _require_textual() -> None:
         raise missing_extra("play", "play needs the textual package")
 
 
+def _require_terminal() -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigurationError(
+            "play draws on a terminal, and the standard input or output is none",
+            next_step="run it in a terminal, without pipes; `envtorch recording show` prints a recording",
+        )
+
+
 def _options_in(text: str | None) -> dict[str, Any]:
     try:
         read = json.loads(text) if text else {}
@@ -65,20 +77,3 @@ def _options_in(text: str | None) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise ConfigurationError("--reset is a JSON object: the keywords of reset")
     return read
-
-
-def _schema_at(url: str, token: str | None) -> dict[str, Any]:
-    import httpx
-
-    address = url.replace("ws://", "http://").replace("wss://", "https://") if is_url(url) else url
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        response = httpx.get(address.rstrip("/") + "/schema", headers=headers, timeout=30)
-    except httpx.TransportError as error:
-        raise ConnectFailed(f"there is no server at {url}: {error}") from error
-    if response.status_code != 200:
-        raise ConfigurationError(
-            f"{url}/schema answers {response.status_code}: is it an environment's server?"
-        )
-    schema: dict[str, Any] = response.json()["action"]
-    return schema

@@ -35,13 +35,19 @@ def proxy_config(
     names = [upstream.name for upstream in upstreams]
     if len(set(names)) < len(names):
         raise ConfigurationError("two replicas have the same name")
+    if not _is_address(listen):
+        raise ConfigurationError(f"--listen {listen!r} is no address: write it as in 127.0.0.1:8080")
     typer.echo(WRITERS[proxy](upstreams, listen))
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdigit() and 0 < int(port) < 65536
 
 
 def _upstream(text: str) -> Upstream:
     name, separator, address = text.partition("=")
-    host, colon, port = address.rpartition(":")
-    if not (separator and colon and host and port.isdigit() and 0 < int(port) < 65536):
+    if not (separator and _is_address(address)):
         raise ConfigurationError(f"{text!r} is no replica: write it as in web-1=10.0.0.7:8000")
     if not REPLICA_NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} cannot be a replica's name: letters, digits, '-' and '.'")

@@ -33,7 +33,7 @@ def replay_command(
         list[str] | None,
         typer.Option(help="A path whose values may differ, as in observation.elapsed_s; * is any part."),
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="By how much numbers may differ.")] = 0.0,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="By how much numbers may differ.")] = 0.0,
     stop: Annotated[bool, typer.Option("--stop", help="Stop at the first divergence.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:

@@ -3,17 +3,70 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
-from envtorch.errors import ConfigurationError
+from envtorch.errors import ConfigurationError, ConnectFailed, Unauthorized
+from envtorch.shown_urls import shown_url
 
-__all__ = ["TARGET_HELP", "TARGET_OR_URL_HELP", "is_url", "served"]
+__all__ = [
+    "TARGET_HELP",
+    "TARGET_OR_URL_HELP",
+    "action_schema_at",
+    "is_url",
+    "refuse_unusable",
+    "served",
+]
 
 TARGET_HELP = "module:app, module:Environment, a .py file, a directory, or a bundled name like echo_env."
 TARGET_OR_URL_HELP = f"The URL of a server, or what to serve: {TARGET_HELP}"
 
 
 def is_url(target: str) -> bool:
-    return target.startswith(("http://", "https://", "ws://", "wss://"))
+    """Whether a target is the address of a server. Raises `ConfigurationError` for one that cannot be."""
+    if not target.startswith(("http://", "https://", "ws://", "wss://")):
+        return False
+    refuse_unusable(target)
+    return True
+
+
+def refuse_unusable(url: str) -> None:
+    """Raise `ConfigurationError` for a URL that has no host, or no number as its port."""
+    try:
+        parts = urlsplit(url)
+        problem = None if parts.hostname and parts.port != 0 else "it has no host, or port 0"
+    except ValueError as error:
+        problem = str(error)
+    if problem is not None:
+        raise ConfigurationError(
+            f"{shown_url(url)!r} is not the address of a server: {problem}",
+            next_step="write it as in http://127.0.0.1:8000",
+        )
+
+
+def action_schema_at(url: str, token: str | None) -> dict[str, Any]:
+    """What the server at `url` says of its actions.
+
+    Raises `ConnectFailed` where there is no server, `Unauthorized` where it does not take the token, and
+    `ConfigurationError` where it serves no environment.
+    """
+    import httpx
+
+    address = url.replace("ws://", "http://").replace("wss://", "https://").rstrip("/")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        response = httpx.get(f"{address}/schema", headers=headers, timeout=60)
+        if response.status_code == 401:
+            raise Unauthorized(f"{shown_url(url)} wants a token, and this one is missing, wrong or expired")
+        schema: dict[str, Any] = response.raise_for_status().json()["action"]
+    except httpx.TransportError as error:
+        raise ConnectFailed(f"there is no server at {shown_url(url)}: {error}") from error
+    except (httpx.HTTPStatusError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{shown_url(url)} serves no environment: /schema says nothing of actions "
+            f"(its status is {response.status_code})",
+            next_step="name the address that `envtorch serve` prints",
+        ) from error
+    return schema
 
 
 ROOM = 64

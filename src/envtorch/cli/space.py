@@ -33,11 +33,18 @@ def gather(environment: str, space: str) -> dict[str, bytes]:
     title = directory.name.replace("_", " ").replace("-", " ").capitalize()
     return {
         **files,
-        "Dockerfile": dockerfile_for(own.decode()).encode(),
-        "README.md": readme_for(files.get("README.md", b"").decode(), title).encode(),
+        "Dockerfile": dockerfile_for(_text(own, "Dockerfile", directory)).encode(),
+        "README.md": readme_for(_text(files.get("README.md", b""), "README.md", directory), title).encode(),
         "requirements.txt": "".join(f"{line}\n" for line in requirements()).encode(),
         wheel_name(): make_wheel(),
     }
+
+
+def _text(data: bytes, name: str, directory: Path) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the {name} of {directory} is no UTF-8: {error}") from error
 
 
 def _directory_of(environment: str) -> Path:

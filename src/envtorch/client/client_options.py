@@ -50,12 +50,13 @@ class Owner(Protocol):
 class ClientOptions:
     """Where the server is, and how long to wait for it. Times are seconds."""
 
-    base_url: str
+    base_url: str = field(repr=False)
+    """May have a user name and a password in it."""
     token: str | None = field(default=None, repr=False)
     connect_timeout_s: float = 10.0
     message_timeout_s: float = 60.0
     max_message_bytes: int = 100 * 1024 * 1024
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     wire: Wire = "json"
     """What to offer the server: the extended wire in JSON or MessagePack, or OpenEnv's only."""
     wait_s: float = 0.0
@@ -71,7 +72,7 @@ class ClientOptions:
     goes on there."""
     recover_s: float = 120.0
     """How long one recovery may take: finding another server, and playing the episode again there."""
-    elsewhere: Sequence[str] | Elsewhere = ()
+    elsewhere: Sequence[str] | Elsewhere = field(default=(), repr=False)
     """With `recover`: the addresses of other servers with the same environment. Without any, the session is
     recovered at its own address, when a server is there again."""
 

@@ -23,6 +23,7 @@ from envtorch.errors import (
 from envtorch.protocol.arguments import is_duration, shown, timeout_of
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import JSON
+from envtorch.shown_urls import shown_url
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["HTTPEnvClient"]
@@ -65,7 +66,12 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         self._finalizer = weakref.finalize(self, _give_back, self._http, self._guard)
 
     def _new_client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.base_url, headers=self._headers, timeout=self._timeout_s)
+        url = httpx.URL(self.base_url)
+        auth = (url.username, url.password) if url.userinfo else None
+        # Apart from the password: httpx logs the URL of every request.
+        return httpx.Client(
+            base_url=url.copy_with(userinfo=b""), auth=auth, headers=self._headers, timeout=self._timeout_s
+        )
 
     @classmethod
     def from_docker_image(cls, image: str, provider: Starter | str | None = None, **options: Any) -> Self:
@@ -153,7 +159,7 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         except httpx.TimeoutException as error:
             raise TimedOut(f"{method} {path} was not answered in time: {error!r}") from error
         except httpx.TransportError as error:
-            raise ConnectFailed(f"{method} {self.base_url}{path} failed: {error}") from error
+            raise ConnectFailed(f"{method} {shown_url(self.base_url)}{path} failed: {error}") from error
         if response.is_success:
             payload: dict[str, Any] = response.json()
             return payload

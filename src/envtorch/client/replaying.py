@@ -25,6 +25,7 @@ from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.formats import Format
 from envtorch.protocol.reconnect import Drop, Move, Reconnecting, Sleep, SocketFlow
 from envtorch.protocol.wire import Answer, Ask
+from envtorch.shown_urls import shown_url
 
 __all__ = [
     "LOST",
@@ -227,7 +228,9 @@ class Replaying:
         self._gone = self._lost = None
         took = self._clock() - began
         calls = len(self.log.plays)
-        logger.info("a session was recovered at %s: %d calls in %.2f s (%s)", address, calls, took, cause)
+        logger.info(
+            "a session was recovered at %s: %d calls in %.2f s (%s)", shown_url(address), calls, took, cause
+        )
 
     def _play_again(self) -> SocketFlow[int | None]:
         """Open a session, and make every call of the episode there. The place of the first one that was not
@@ -301,8 +304,8 @@ def diverged(step: int, cause: EnvTorchError, address: str) -> EnvTorchError:
     """What a session is told whose episode cannot be played again: a step was answered differently."""
     what = "the reset" if step == 0 else f"step {step}"
     return SessionLost(
-        f"the session is lost ({cause}), and cannot be recovered: played again at {address}, {what} was "
-        "answered differently. The environment is not deterministic (`envtorch check` may find where), or "
-        "another one, or another version of it, is served there",
+        f"the session is lost ({cause}), and cannot be recovered: played again at "
+        f"{shown_url(address)}, {what} was answered differently. The environment is not deterministic "
+        "(`envtorch check` may find where), or another one, or another version of it, is served there",
         step=step,
     )

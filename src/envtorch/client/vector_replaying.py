@@ -28,6 +28,7 @@ from envtorch.protocol.batch import payloads_of
 from envtorch.protocol.channel import Arrived, ChannelPhase
 from envtorch.protocol.reconnect import Late, Move, Reconnecting, Sleep, SocketFlow
 from envtorch.protocol.wire import Answer, Ask
+from envtorch.shown_urls import shown_url
 
 __all__ = ["ReplayingSessions"]
 
@@ -337,7 +338,9 @@ class ReplayingSessions(VectorSessions):
                 return
             yield Sleep(delay)
         took = self._clock() - began
-        logger.info("%d sessions were recovered at %s in %.2f s (%s)", count, self._address, took, cause)
+        logger.info(
+            "%d sessions were recovered at %s in %.2f s (%s)", count, shown_url(self._address), took, cause
+        )
 
     def _give_up_unknown(self) -> None:
         for place, cause in list(self._gone.items()):

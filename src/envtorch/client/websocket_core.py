@@ -16,6 +16,7 @@ from envtorch.client.client_options import ClientOptions
 from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError, Unauthorized
 from envtorch.protocol.reconnect import Cut
 from envtorch.protocol.requests import websocket_url
+from envtorch.shown_urls import shown_url
 
 __all__ = ["WebSocketCore", "connect_failed"]
 
@@ -42,11 +43,13 @@ class WebSocketCore:
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         """`replica` is the server, of those behind a proxy, that has the session."""
-        self.url = websocket_url(options.base_url)
+        url = websocket_url(options.base_url)
+        self.shown_url = shown_url(url)
         try:
-            self.uri: WebSocketURI = parse_uri(self.url)
-        except InvalidURI as error:
-            raise ConfigurationError(f"{self.url!r} is not the address of a server: {error}") from error
+            self.uri: WebSocketURI = parse_uri(url)
+        except (InvalidURI, ValueError) as error:
+            why = shown_url(str(error))
+            raise ConfigurationError(f"{self.shown_url!r} is not the address of a server: {why}") from error
         offered = [Subprotocol(name) for name in options.subprotocols] or None
         self._protocol = ClientProtocol(self.uri, subprotocols=offered, max_size=options.max_message_bytes)
         self._headers = [*options.all_headers.items(), *headers]
@@ -80,7 +83,7 @@ class WebSocketCore:
         """Raise why the handshake failed, if it did."""
         error = self._protocol.handshake_exc
         if error is not None:
-            raise connect_failed(self.url, error) from error
+            raise connect_failed(self.shown_url, error) from error
 
     @property
     def subprotocol(self) -> str | None:
@@ -167,12 +170,12 @@ class WebSocketCore:
         """What to raise for a connection that is gone, with the code of its closing."""
         protocol = self._protocol
         if error is not None and protocol.close_rcvd is None and protocol.close_sent is None:
-            return Cut(f"the connection to {self.url} is gone: {error}")
+            return Cut(f"the connection to {self.shown_url} is gone: {error}")
         by_us = protocol.close_rcvd is None
         close = protocol.close_sent if by_us else protocol.close_rcvd
         if close is None:
-            return Cut(f"the connection to {self.url} is gone")
-        return Cut(f"the connection to {self.url} was closed: {close}", code=close.code, by_us=by_us)
+            return Cut(f"the connection to {self.shown_url} is gone")
+        return Cut(f"the connection to {self.shown_url} was closed: {close}", code=close.code, by_us=by_us)
 
 
 def whole_message(data: bytes, most_bytes: int) -> bytes | None:
@@ -208,12 +211,12 @@ def _header_size(length: int) -> int:
 
 
 def connect_failed(url: str, error: Exception) -> EnvTorchError:
-    """Why a server did not open a socket.
+    """Why a server did not open a socket; `url` is as it may be shown.
 
     Of `details`, `was_cut` says that the attempt broke on the way and may be repeated at once, `is_refused`
     that nothing listens there, `is_final` that another attempt will not end differently.
     """
-    if isinstance(error, Unauthorized):  # it is an `OSError` too, and was made here before
+    if isinstance(error, Unauthorized | ConnectFailed):  # an `OSError` too, which was made here before
         return error
     if isinstance(error, InvalidStatus):
         status = error.response.status_code

@@ -23,6 +23,7 @@ from envtorch.errors import ConfigurationError
 from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.requests import Pairing
 from envtorch.settings import ServerMode, Settings
+from envtorch.shown_urls import shown_url
 from envtorch.types import ActT, ObsT, StateT, StepResult
 
 __all__ = ["EnvClient"]
@@ -191,9 +192,10 @@ class EnvClient(ABC, Generic[ActT, ObsT, StateT]):
                 ping_timeout=self._ping_timeout_s,
             )
         except InvalidURI as error:
-            raise ConfigurationError(f"{url!r} is not the address of a server: {error}") from error
+            why = shown_url(str(error))
+            raise ConfigurationError(f"{shown_url(url)!r} is not the address of a server: {why}") from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise ConnectionError(f"Failed to connect to {url}: {error}") from error
+            raise ConnectionError(shown_url(f"Failed to connect to {url}: {error}")) from error
         self._pairing = Pairing()
         self._lost = False
         return self

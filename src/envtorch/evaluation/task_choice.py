@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envtorch.errors import ConfigurationError, ConnectFailed
 from envtorch.rollout import Task
+from envtorch.shown_urls import shown_url
 from envtorch.tasks import TaskSet, source_named
 
 __all__ = ["TaskLine", "seeded_tasks", "served_tasks", "tasks_in"]
@@ -66,7 +67,7 @@ def served_tasks(
             body = {"split": chosen, "start": 0, **({"stop": limit} if limit is not None else {})}
             found = _json_of(http.post(f"/{name}/task_range", json=body))["tasks"]
     except httpx.TransportError as error:
-        raise ConnectFailed(f"there is no server at {url}: {error}") from error
+        raise ConnectFailed(f"there is no server at {shown_url(url)}: {error}") from error
     return [_task(item, chosen, place) for place, item in enumerate(found)]
 
 

@@ -14,6 +14,7 @@ from envtorch.errors import ConfigurationError, EnvTorchError, ProviderFailed, S
 from envtorch.pool.pool_size import GROW_AFTER_S, SHRINK_AFTER_S, PoolLoad, PoolSize, SizeLimits, next_size
 from envtorch.pool.roster import Replica, Roster, Ticket
 from envtorch.providers.ready import is_shutting_down, live_sessions, probe
+from envtorch.shown_urls import shown_url
 
 __all__ = ["CLIENT_OPTIONS", "Keeper", "PoolOptions", "PoolStatus"]
 
@@ -264,7 +265,7 @@ class Keeper:
         try:
             reason = self._watch(slot, launch, replica)
             if reason is not None:
-                logger.warning("replica %d at %s is replaced: %s", slot.number, url, reason)
+                logger.warning("replica %d at %s is replaced: %s", slot.number, shown_url(url), reason)
         finally:
             with self._guard:
                 self._roster.leave(replica)

@@ -58,7 +58,7 @@ class Cluster:
         self.namespace = "default"
         try:
             self._load(kubeconfig, context)
-        except (ConfigException, OSError) as error:
+        except (ConfigException, OSError, UnicodeDecodeError) as error:
             raise EngineUnavailable(
                 f"no Kubernetes cluster is configured ({error}): set KUBECONFIG, or run inside a cluster"
             ) from error

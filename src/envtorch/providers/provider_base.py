@@ -26,6 +26,7 @@ from typing import Any, Protocol, Self
 
 from envtorch.errors import ConfigurationError
 from envtorch.providers.ready import Ask, probe, wait_until_healthy
+from envtorch.shown_urls import shown_url
 
 __all__ = ["ContainerProvider", "Phase", "Provider", "RuntimeProvider", "Server", "Status"]
 
@@ -123,7 +124,7 @@ class Provider(ABC):
     def _refuse_second(self) -> None:
         if self._server is not None:
             raise ConfigurationError(
-                f"this {type(self).__name__} already runs a server at {self._server.base_url}: "
+                f"this {type(self).__name__} already runs a server at {shown_url(self._server.base_url)}: "
                 "stop it first, or use a second provider"
             )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import httpx
 
 from envtorch.errors import NotReady, ServerExited
+from envtorch.shown_urls import shown_url
 
 if TYPE_CHECKING:
     from envtorch.providers.provider_base import Status
@@ -60,7 +61,8 @@ def wait_until_healthy(
             logs = watched.logs(LOG_LINES)
             why = f"{status.detail}; {reason}" if status.detail else reason
             raise NotReady(
-                f"the server at {base_url} was not healthy within {timeout_s:g} s: {why}", logs=logs
+                f"the server at {shown_url(base_url)} was not healthy within {timeout_s:g} s: {why}",
+                logs=logs,
             )
         answer = ask(base_url, left)
         if answer is None:

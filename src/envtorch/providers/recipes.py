@@ -35,8 +35,9 @@ def top_level_fields(manifest: str, *, place: str) -> dict[str, str]:
 
 def _problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    line = f"line {mark.line + 1}: " if mark is not None else ""
-    return f"{line}{getattr(error, 'problem', None) or error}"
+    if mark is not None:
+        return f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
+    return str(error).partition("\n")[0]
 
 
 def command_in(dockerfile: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from envtorch.errors import ConfigurationError
 from envtorch.extras import missing_extra
 from envtorch.recording.format import Moment
 from envtorch.recording.reader import Episode, Recording
@@ -60,10 +61,14 @@ def export(recording: Path | str, to: Path | str | None = None) -> Path:
     opened = Recording.open(recording)
     target = Path(to) if to is not None else opened.path.with_suffix(".parquet")
     unfinished = target.with_name(f"{target.name}.part")
-    with pq.ParquetWriter(unfinished, COLUMNS, compression="zstd") as writer:
-        for batch in _batches(rows(opened), ROWS_AT_ONCE):
-            writer.write_table(pa.Table.from_pylist(batch, schema=COLUMNS))
-    return unfinished.replace(target)
+    try:
+        with pq.ParquetWriter(unfinished, COLUMNS, compression="zstd") as writer:
+            for batch in _batches(rows(opened), ROWS_AT_ONCE):
+                writer.write_table(pa.Table.from_pylist(batch, schema=COLUMNS))
+        return unfinished.replace(target)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise ConfigurationError(f"{target} cannot be written: {error.strerror or error}") from error
 
 
 def rows(recording: Recording) -> Iterator[dict[str, Any]]:

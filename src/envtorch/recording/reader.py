@@ -94,7 +94,7 @@ class Recording:
                         f"{path} is no recording: its first line does not say so",
                         next_step="name a .jsonl file that `envtorch serve --record` wrote",
                     )
-                return cls(path, header, _Index.of(file, start=len(first)))
+                return cls(path, header, _Index.of(file, path, start=len(first)))
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -252,7 +252,7 @@ class _Index:
     is_torn: bool = False
 
     @classmethod
-    def of(cls, lines: Iterator[bytes], *, start: int) -> "_Index":
+    def of(cls, lines: Iterator[bytes], path: Path, *, start: int) -> "_Index":
         index, offset = cls(), start
         for text in lines:
             if not text.endswith(b"\n"):
@@ -261,7 +261,10 @@ class _Index:
             try:
                 index._take(_glimpses.decode(text), offset)
             except (msgspec.DecodeError, UnicodeError) as error:
-                raise ConfigurationError(f"at byte {offset} is no line of a recording: {error}") from error
+                raise ConfigurationError(
+                    f"{path} is damaged: at byte {offset} is no line of a recording: {error}",
+                    next_step="the lines before it are whole: keep them in another file",
+                ) from error
             offset += len(text)
         return index
 

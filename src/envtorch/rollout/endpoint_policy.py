@@ -22,6 +22,7 @@ from envtorch.rollout.endpoint_answers import (
     used_tokens,
 )
 from envtorch.rollout.endpoint_pace import EndpointPace
+from envtorch.shown_urls import shown_url
 
 __all__ = ["OpenAIPolicy"]
 
@@ -127,7 +128,7 @@ class OpenAIPolicy:
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise ConnectFailed(
-                f"the endpoint {self._http.base_url} does not list its models: {problem}",
+                shown_url(f"the endpoint {self._http.base_url} does not list its models: {problem}"),
                 next_step=ENDPOINT_ADVICE,
             ) from None
 

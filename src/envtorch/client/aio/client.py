@@ -22,6 +22,7 @@ from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.requests import Asking, copies_of
 from envtorch.protocol.tool_requests import ask_tools
+from envtorch.shown_urls import shown_url
 from envtorch.types import ActT, ObsT, StateT, StepResult, Tool
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {type(self._translation).__name__} {self._options.base_url}>"
+        kind = type(self._translation).__name__
+        return f"<{type(self).__name__} of {kind} {shown_url(self._options.base_url)}>"
 
 
 class AsyncFactory(Generic[ActT, ObsT, StateT]):

@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
                 await connection._shake_hands()
         except (OSError, EOFError) as error:
             connection.abort()
-            raise connect_failed(core.url, error) from error
+            raise connect_failed(core.shown_url, error) from error
         except BaseException:
             connection.abort()
             raise

@@ -15,6 +15,7 @@ from envtorch.client.vector_flows import Autoreset, VectorFlows, options_by_plac
 from envtorch.client.vector_results import Outcome, VectorResult
 from envtorch.protocol.flow import drive_async
 from envtorch.protocol.reconnect import SocketFlow
+from envtorch.shown_urls import shown_url
 from envtorch.types import ActT, ObsT, StateT
 
 __all__ = ["AsyncVectorEnv"]
@@ -171,4 +172,4 @@ class AsyncVectorEnv(Generic[ActT, ObsT, StateT]):
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} on {self._options.base_url}>"
+        return f"<{type(self).__name__} of {len(self)} on {shown_url(self._options.base_url)}>"

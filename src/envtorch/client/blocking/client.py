@@ -21,6 +21,7 @@ from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.protocol.requests import Asking, copies_of
 from envtorch.protocol.tool_requests import ask_tools
+from envtorch.shown_urls import shown_url
 from envtorch.types import ActT, ObsT, StateT, StepResult, Tool
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._options.base_url}>"
+        return f"<{type(self).__name__} {shown_url(self._options.base_url)}>"
 
 
 class GenericEnvClient(EnvClient[dict[str, Any], dict[str, Any], dict[str, Any]]):

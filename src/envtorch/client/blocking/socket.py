@@ -113,7 +113,7 @@ class Connection:
         try:
             sock = _open(core, deadline)
         except OSError as error:
-            raise connect_failed(core.url, error) from error
+            raise connect_failed(core.shown_url, error) from error
         connection = cls(sock, core)
         try:
             connection._write(core.start(), deadline)
@@ -123,7 +123,7 @@ class Connection:
         except (OSError, Late) as error:
             sock.close()
             late = TimeoutError("the server did not answer in time")
-            raise connect_failed(core.url, late if isinstance(error, Late) else error) from error
+            raise connect_failed(core.shown_url, late if isinstance(error, Late) else error) from error
         except BaseException:
             sock.close()
             raise

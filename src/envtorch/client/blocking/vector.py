@@ -14,6 +14,7 @@ from envtorch.client.vector_flows import Autoreset, VectorFlows, options_by_plac
 from envtorch.client.vector_results import Outcome, VectorResult
 from envtorch.protocol.flow import drive
 from envtorch.protocol.reconnect import SocketFlow
+from envtorch.shown_urls import shown_url
 from envtorch.types import ActT, ObsT, StateT
 
 __all__ = ["VectorEnv"]
@@ -182,4 +183,4 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} on {self._options.base_url}>"
+        return f"<{type(self).__name__} of {len(self)} on {shown_url(self._options.base_url)}>"

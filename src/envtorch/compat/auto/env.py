@@ -20,6 +20,7 @@ from envtorch.compat.auto.discovery import (
 from envtorch.compat.generic_client import GenericEnvClient
 from envtorch.compat.utils import hf_space_subdomain, run_async_safely
 from envtorch.settings import Settings
+from envtorch.shown_urls import shown_url
 
 __all__ = ["AutoEnv"]
 
@@ -82,7 +83,7 @@ class AutoEnv:
         """The address to use, known to answer; None when a server has to be started."""
         if base_url is not None:
             if not cls._check_server_availability(base_url):
-                raise ConnectionError(f"Server not available at {base_url}")
+                raise ConnectionError(f"Server not available at {shown_url(base_url)}")
             return base_url
         if _is_hub_url(name):
             space = cls._resolve_space_url(name)

@@ -122,6 +122,8 @@ def load_task(folder: Path, *, name: str | None = None) -> HarborTask:
         instruction = (folder / "instruction.md").read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{error.filename or path}: {error.strerror}: this is no task") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{folder}: task.toml or instruction.md is no UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:

@@ -26,8 +26,12 @@ class Keys:
         self._clock = clock
         self._read_at: int | None = None
         self._tokens: list[tuple[bytes, float]] = []
-        if file is not None:
-            self._refresh()
+        self._refresh()
+        if file is not None and not self._tokens:
+            raise ConfigurationError(
+                f"the token file {file} has no token in it, so that nobody could use the server",
+                next_step="write a token on a line of its own, or leave the token file out",
+            )
 
     def accept(self, shown: str) -> bool:
         """Whether this token is one of ours and still good. Takes as long whichever it is."""
@@ -47,9 +51,9 @@ class Keys:
         try:
             changed = self._file.stat().st_mtime_ns
             if changed != self._read_at:
-                self._tokens = [_line(line) for line in _lines(self._file.read_text())]
+                self._tokens = [_line(line) for line in _lines(self._file.read_text(encoding="utf-8"))]
                 self._read_at = changed
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the token file cannot be read: {error}") from error
 
 
