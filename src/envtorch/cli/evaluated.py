@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from envtorch.cli.serving import action_schema_at, is_url, refuse_unusable
 from envtorch.client import EnvClient, GenericEnvClient, MCPToolClient
-from envtorch.errors import ConfigurationError, ConnectFailed, EnvTorchError
+from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.evaluation import (
     EvalReport,
     Evaluation,
