@@ -13,6 +13,7 @@ from websockets.server import ServerProtocol
 
 from envtorch.client.client_options import ClientOptions
 from envtorch.client.websocket_core import SHORT_BYTES, WebSocketCore, short_frame, whole_message
+from envtorch.errors import ConnectFailed
 
 MOST_BYTES = 70_000
 
@@ -130,6 +131,16 @@ def test_a_message_that_is_too_large_ends_the_connection() -> None:
     assert closing
     assert core.is_closed
     assert core.cut().code == 1009
+
+
+@pytest.mark.parametrize(("status", "is_brief"), [(404, False), (403, False), (503, True), (429, True)])
+def test_only_a_status_that_may_pass_is_tried_again(status: int, is_brief: bool) -> None:
+    core = WebSocketCore(ClientOptions(base_url="http://127.0.0.1:1"))
+    core.start()
+    core.receive(f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n".encode())
+    with pytest.raises(ConnectFailed, match=str(status)) as caught:
+        core.require_open()
+    assert (caught.value.details["was_cut"], caught.value.details["is_final"]) == (is_brief, not is_brief)
 
 
 def test_nothing_is_taken_after_the_server_closed() -> None:

@@ -115,6 +115,7 @@ def test_sessions_that_recover_move_before_their_server_goes(stack: ExitStack, t
     """The second server takes them all; the first one ends long before its time is over."""
     log = tmp_path / "log"
     first, second = (started(stack, log, finish_s=LONG_S) for _ in range(2))
+    waiting = asyncio.Semaphore(0)
     moved = asyncio.Event()
 
     async def play(seed: int) -> None:
@@ -122,12 +123,14 @@ def test_sessions_that_recover_move_before_their_server_goes(stack: ExitStack, t
             await env.reset(seed=seed, episode_id=str(seed))
             for n in range(1, 13):
                 if n == 5:
+                    waiting.release()
                     await moved.wait()
                 assert (await env.step(Roll())).observation.rolls == rolls_of(seed, n)
 
     async def run() -> None:
         playing = [asyncio.create_task(play(seed)) for seed in range(20)]
-        await asyncio.sleep(0.3)
+        for _ in playing:
+            await asyncio.wait_for(waiting.acquire(), PATIENCE_S)
         await asyncio.to_thread(first.notice)
         moved.set()
         await asyncio.gather(*playing)

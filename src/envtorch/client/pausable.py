@@ -16,7 +16,7 @@ class Paused(Exception):
 
 
 class PausableFlow(Generic[T]):
-    """A flow over a socket, run by one call after the other until it ends.
+    """A flow over a socket, run by one call after the other until it ends; then the next run starts another.
 
     What the flow yields is done within the call's own time. What was not done by then is done again in the
     next call, except for half a message: the flow is told about that at once.
@@ -24,24 +24,36 @@ class PausableFlow(Generic[T]):
 
     def __init__(
         self,
-        flow: SocketFlow[T],
+        start: Callable[[], SocketFlow[T]],
         *,
+        limit_s: float,
         clock: Callable[[], float],
         unharmful: tuple[type[BaseException], ...] = (),
     ) -> None:
-        """`unharmful` are exceptions that may end a call and leave the flow as it was."""
-        self._flow = flow
+        """`start` makes a flow, which has `limit_s`. `unharmful` are exceptions that may end a call and leave
+        the flow as it was."""
+        self._start = start
+        self._limit_s = limit_s
         self._clock = clock
         self._unharmful = unharmful
+        self._flow: SocketFlow[T] | None = None
+        """The flow that is under way."""
         self._wanted: Step | None = None
-        """What the flow waits for."""
-        self.is_over = False
-        """The flow has returned or raised."""
+        """What it waits for."""
+        self.ends = 0.0
+        """When the flow has to be done; the time between two calls does not count."""
+        self._paused_at = 0.0
 
     def run(self, deadline: float | None) -> SocketFlow[T]:
         """What the flow returns. Raises `Paused` at the deadline; whatever else it raises ends the flow."""
+        now = self._clock()
+        if self._flow is None:
+            self._flow, self._wanted, self.ends = self._start(), None, now + self._limit_s
+        else:
+            self.ends += now - self._paused_at
+        flow = self._flow
         try:
-            wanted = self._wanted or self._go_on(self._flow.send, None)
+            wanted = self._wanted or self._go_on(flow.send, None)
             while True:
                 try:
                     got = yield self._within(wanted, deadline)
@@ -50,22 +62,25 @@ class PausableFlow(Generic[T]):
                     raise
                 except BaseException as error:
                     self._pause_after(wanted, error, deadline)
-                    wanted = self._go_on(self._flow.throw, error)
+                    wanted = self._go_on(flow.throw, error)
                 else:
-                    wanted = self._go_on(self._flow.send, got)
+                    wanted = self._go_on(flow.send, got)
         except StopIteration as stop:
             result: T = stop.value
             return result
+        finally:
+            self._paused_at = self._clock()
 
     def close(self) -> None:
         """Leave the flow where it is, for good."""
-        self.is_over = True
-        self._flow.close()
+        flow, self._flow = self._flow, None
+        if flow is not None:
+            flow.close()
 
     def _go_on(self, resume: Callable[[Any], Step], value: Any) -> Step:
-        self.is_over = True  # unless it waits for something else
+        flow, self._flow = self._flow, None  # unless it waits for something else
         self._wanted = resume(value)
-        self.is_over = False
+        self._flow = flow
         return self._wanted
 
     def _within(self, wanted: Step, deadline: float | None) -> Step:

@@ -81,17 +81,12 @@ class Replaying:
         self._reopen = reopen
         self._recover_s = recover_s
         self._clock = clock
-        self._unharmful = unharmful
         self._has_elsewhere = has_elsewhere
         self._gone: EnvTorchError | None = None
         """Why `session` is gone; it is to be recovered."""
         self._lost: EnvTorchError | None = None
         """Why it could not be recovered; only a reset goes on."""
-        self._recovery: PausableFlow[None] | None = None
-        """The recovery that is under way."""
-        self._ends = 0.0
-        """When it has to be done; the time between two calls does not count."""
-        self._paused_at = 0.0
+        self._recovery = PausableFlow(self._recover, limit_s=recover_s, clock=clock, unharmful=unharmful)
         self._coming: PlainSession | None = None
         """The session on which the episode is being played again."""
 
@@ -150,7 +145,7 @@ class Replaying:
 
     def close(self) -> SocketFlow[None]:
         """End the session and its socket."""
-        self._stop_recovering()
+        self._recovery.close()
         session = self.session if self._gone is None else self._coming
         if session is not None:
             yield from session.close()
@@ -186,17 +181,7 @@ class Replaying:
         Raises `Paused` at the caller's deadline."""
         if ask is not None and ask.type == "reset":
             self.log = EpisodeLog()
-        if self._recovery is None:
-            self._recovery = PausableFlow(self._recover(), clock=self._clock, unharmful=self._unharmful)
-            self._ends = self._clock() + self._recover_s
-        else:
-            self._ends += self._clock() - self._paused_at
-        try:
-            yield from self._recovery.run(deadline)
-        finally:
-            self._paused_at = self._clock()
-            if self._recovery.is_over:
-                self._recovery = None
+        yield from self._recovery.run(deadline)
         self._coming = None
 
     def _recover(self) -> SocketFlow[None]:
@@ -210,7 +195,7 @@ class Replaying:
         while True:
             yield Drop()
             try:
-                address: str = yield Move(max(self._ends - self._clock(), 0.001))
+                address: str = yield Move(max(self._recovery.ends - self._clock(), 0.001))
             except EnvTorchError as error:
                 raise self._give_up(SessionLost(f"the session is lost ({cause}): {error}")) from error
             try:
@@ -218,7 +203,7 @@ class Replaying:
                 break
             except TRIED_AGAIN as error:
                 delay = backoff.next_s()
-                if self._clock() + delay >= self._ends:
+                if self._clock() + delay >= self._recovery.ends:
                     within = f"within {self._recover_s:g} s"
                     told = f"the session is lost ({cause}), and was not recovered {within}: {error}"
                     raise self._give_up(SessionLost(told)) from error
@@ -256,7 +241,7 @@ class Replaying:
         log, place = self.log, 0
         while place < len(log.plays):
             played = log.plays[place]
-            answer = yield from session.exchange(played.ask, max(self._ends - self._clock(), 0.001))
+            answer = yield from session.exchange(played.ask, max(self._recovery.ends - self._clock(), 0.001))
             if log is not self.log:
                 return None  # a reset was called meanwhile: the episode does not matter any more
             if answer.type == "error" and isinstance(error := answer.error(), TRIED_AGAIN):
@@ -265,11 +250,6 @@ class Replaying:
                 return place
             place += 1
         return None
-
-    def _stop_recovering(self) -> None:
-        if self._recovery is not None:
-            self._recovery.close()
-            self._recovery = None
 
     def _left_s(self, deadline: float | None) -> float | None:
         if deadline is None:

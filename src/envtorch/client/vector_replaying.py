@@ -62,7 +62,7 @@ class ReplayingSessions(VectorSessions):
         """Raises `Unsupported` for an environment that says it is not deterministic."""
         super().__init__(connection)
         require_deterministic(connection)
-        self._recover_s, self._clock, self._unharmful = recover_s, clock, unharmful
+        self._recover_s, self._clock = recover_s, clock
         self._logs = [EpisodeLog() for _ in range(len(connection.channels))]
         self._asked: dict[int, Asked] = {}
         self._gone: dict[int, EnvTorchError] = {}
@@ -73,8 +73,7 @@ class ReplayingSessions(VectorSessions):
         self._address = "the same address"
         self._kept: list[Arrived] = []
         """What arrived during a recovery."""
-        self._recovery: PausableFlow[None] | None = None
-        self._ends = self._paused_at = 0.0
+        self._recovery = PausableFlow(self._recover, limit_s=recover_s, clock=clock, unharmful=unharmful)
 
     # What a vector sees.
 
@@ -178,9 +177,7 @@ class ReplayingSessions(VectorSessions):
             self._lost.pop(place, None)
 
     def close(self) -> SocketFlow[None]:
-        if self._recovery is not None:
-            self._recovery.close()
-            self._recovery = None
+        self._recovery.close()
         self._asked.clear()
         self._gone.clear()
         yield from super().close()
@@ -269,19 +266,10 @@ class ReplayingSessions(VectorSessions):
         """Recover what is lost, and send what was asked of it. What cannot be recovered, or not in time."""
         waiting = {place: asked for place, asked in self._asked.items() if not asked.is_sent}
         deadline = min((a.deadline for a in waiting.values() if a.deadline is not None), default=None)
-        if self._recovery is None:
-            self._recovery = PausableFlow(self._recover(), clock=self._clock, unharmful=self._unharmful)
-            self._ends = self._clock() + self._recover_s
-        else:
-            self._ends += self._clock() - self._paused_at
         try:
             yield from self._recovery.run(deadline)
         except Paused:
             return [*self._taken(), *self._late()]
-        finally:
-            self._paused_at = self._clock()
-            if self._recovery.is_over:
-                self._recovery = None
         failed = [*self._taken(), *self._late(), *self._failed(list(self._asked))]
         for place, asked in self._asked.items():
             if not asked.is_sent:
@@ -332,7 +320,7 @@ class ReplayingSessions(VectorSessions):
             if error is None:
                 break
             delay = backoff.next_s()
-            if self._clock() + delay >= self._ends:
+            if self._clock() + delay >= self._recovery.ends:
                 told = f"the session is lost, and was not recovered within {self._recover_s:g} s: {error}"
                 self._give_up_all(SessionLost(told))
                 return
@@ -360,7 +348,7 @@ class ReplayingSessions(VectorSessions):
         yield from self._connection.close()  # a server that drains need not wait for these sessions
         self._connection.abandon(cause)
         try:
-            self._address = yield Move(max(self._ends - self._clock(), 0.001))
+            self._address = yield Move(max(self._recovery.ends - self._clock(), 0.001))
         except EnvTorchError as error:
             self._give_up_all(SessionLost(f"the session is lost: {error}"))
         self._has_to_move = False
@@ -370,7 +358,7 @@ class ReplayingSessions(VectorSessions):
         for place in self._gone:
             self.channels.renew(place)
         try:
-            yield from self._connection.get_ready(self._ends)
+            yield from self._connection.get_ready(self._recovery.ends)
         except Late:
             raise TimedOut("the server did not open the sessions in time") from None
         require_deterministic(self._connection)
@@ -395,7 +383,7 @@ class ReplayingSessions(VectorSessions):
 
     def _answered(self, plays: Mapping[int, Played]) -> SocketFlow[dict[int, Answer]]:
         """What each of these sessions answers to its call."""
-        within = self._connection.within(max(self._ends - self._clock(), 0.001))
+        within = self._connection.within(max(self._recovery.ends - self._clock(), 0.001))
         for kind in {played.ask.type for played in plays.values()}:
             data = {place: played.ask.data for place, played in plays.items() if played.ask.type == kind}
             yield from self._connection.send(self.channels.each(kind, data, **within))

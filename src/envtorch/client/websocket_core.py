@@ -213,7 +213,7 @@ def _header_size(length: int) -> int:
 def connect_failed(url: str, error: Exception) -> EnvTorchError:
     """Why a server did not open a socket; `url` is as it may be shown.
 
-    Of `details`, `was_cut` says that the attempt broke on the way and may be repeated at once, `is_refused`
+    Of `details`, `was_cut` says that the attempt broke on the way and may be repeated, `is_refused`
     that nothing listens there, `is_final` that another attempt will not end differently.
     """
     if isinstance(error, Unauthorized | ConnectFailed):  # an `OSError` too, which was made here before
@@ -222,9 +222,8 @@ def connect_failed(url: str, error: Exception) -> EnvTorchError:
         status = error.response.status_code
         if status == 401:
             return Unauthorized(f"{url} wants a token, and this one is missing, wrong or expired")
-        return ConnectFailed(
-            f"Failed to connect to {url}: {error}", was_cut=False, is_final=status not in RETRIED_STATUSES
-        )
+        is_brief = status in RETRIED_STATUSES
+        return ConnectFailed(f"Failed to connect to {url}: {error}", was_cut=is_brief, is_final=not is_brief)
     is_refused = isinstance(error, ConnectionRefusedError)
     is_unknown = isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError)
     return ConnectFailed(
