@@ -36,9 +36,13 @@ class SlowCluster(Cluster):
         return result
 
 
+class Withdrawn(BaseException):
+    """What ends a call and leaves the socket as it was; asyncio's is `CancelledError`."""
+
+
 def lost_after(steps: int, answer_s: float, recover_s: float = 100.0) -> RecoveringClient:
     """A client whose server died after so many steps; the next one is slow."""
-    client = RecoveringClient(SlowCluster(Remembering()), recover_s)
+    client = RecoveringClient(SlowCluster(Remembering()), recover_s, (Withdrawn,))
     for n in range(steps + 1):
         client.call(n, "step" if n else "reset")
     client.network.die()
@@ -103,14 +107,9 @@ def test_a_client_that_is_closed_during_a_recovery_ends_the_session_that_is_play
     assert not client.network.servers.ledgers
 
 
-class Withdrawn(BaseException):
-    """What ends a call and leaves the socket as it was; asyncio's is `CancelledError`."""
-
-
 @pytest.mark.parametrize("when", range(1, 40))
 def test_a_cancelled_call_leaves_the_recovery_to_the_next(when: int) -> None:
     client = lost_after(STEPS, answer_s=1.0)
-    client.flow._unharmful = (Withdrawn,)
     count = 0
 
     def act(wanted: Any) -> Any:

@@ -72,10 +72,22 @@ class Cluster(Network):
 class RecoveringClient:
     """A client of one session that is recovered."""
 
-    def __init__(self, network: Cluster, recover_s: float = 100.0) -> None:
+    def __init__(
+        self,
+        network: Cluster,
+        recover_s: float = 100.0,
+        unharmful: tuple[type[BaseException], ...] = (),
+    ) -> None:
         self.network = network
         session = drive(self.reopen(), network.act)
-        self.flow = Replaying(session, self.reopen, EpisodeLog(), recover_s=recover_s, clock=network.clock)
+        self.flow = Replaying(
+            session,
+            self.reopen,
+            EpisodeLog(),
+            recover_s=recover_s,
+            clock=network.clock,
+            unharmful=unharmful,
+        )
 
     def reopen(self) -> SocketFlow[Reconnecting]:
         yield from connected(TIMINGS, self.network.clock)

@@ -1,16 +1,11 @@
 """The owner's side of the proxy through which sessions reach allowed hosts: one process for all of them."""
 
-import atexit
 import dataclasses
 import logging
-import os
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +14,7 @@ from envtorch.errors import EnvironmentFailed
 
 from . import protocol
 from .egress.proxy_limits import ProxyLimits
+from .helper_processes import HelperProcess, HelperProcesses
 from .policy import Policy
 
 __all__ = ["PROXY_PORT", "NetworkLog", "ProxiedRequest", "ProxyProcess", "proxy_process", "proxy_variables"]
@@ -70,25 +66,13 @@ def proxy_variables(policy: Policy) -> dict[str, str]:
     return dict.fromkeys(names, address) | local
 
 
-class ProxyProcess:
+class ProxyProcess(HelperProcess):
     """The process, and the socket it is told about sessions on."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(_REPLY_S)
-        with far, tempfile.TemporaryFile() as diagnosis:
-            folder = str(Path(__file__).parent)
-            self.process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", "-B", "-c", _START, folder, str(far.fileno())],
-                pass_fds=[far.fileno()],
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=diagnosis,
-                stderr=diagnosis,
-                start_new_session=True,
-            )
-            far.close()
+        with tempfile.TemporaryFile() as diagnosis:
+            super().__init__(_START, diagnosis, timeout_s=_REPLY_S)
             try:
                 self._receive()
             except OSError as error:
@@ -120,70 +104,22 @@ class ProxyProcess:
         with self._lock:
             try:
                 data = protocol.encode({**request, "session": session})
-                socket.send_fds(self._channel, [data], list(descriptors))
+                socket.send_fds(self.channel, [data], list(descriptors))
                 return msgspec.json.decode(self._receive(), type=NetworkLog)
             except (OSError, msgspec.DecodeError) as error:
                 raise EnvironmentFailed(f"the network proxy has gone: {error}") from error
 
     def _receive(self) -> bytes:
-        data = self._channel.recv(_MOST_REPLY)
+        data = self.channel.recv(_MOST_REPLY)
         if not data:
             raise OSError("it ended")
         return data
 
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
 
-    def disown(self) -> None:
-        """In a forked child of the owner: close its copy of the channel, and leave the process alone."""
-        self.process.returncode = 0
-        self._channel.close()
-
-    def close(self) -> None:
-        """End the process, and with it every connection."""
-        self._channel.close()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-_lock = threading.Lock()
-_processes: dict[int, ProxyProcess] = {}
+_processes: HelperProcesses[ProxyProcess] = HelperProcesses()
 
 
 def proxy_process() -> ProxyProcess:
     """The living proxy of this process, started or replaced if need be."""
-    with _lock:
-        found = _processes.get(os.getpid())
-        if found is None or not found.is_alive():
-            if found is not None:
-                logger.warning(
-                    "the network proxy died and is replaced; sessions of the old one have no network"
-                )
-                found.close()
-            found = _processes[os.getpid()] = ProxyProcess()
-        return found
-
-
-def close_proxy() -> None:
-    """End the proxy of this process. Runs by itself at exit."""
-    with _lock:
-        found = _processes.pop(os.getpid(), None)
-    if found is not None:
-        found.close()
-
-
-atexit.register(close_proxy)
-
-
-def _disown_all() -> None:
-    global _lock
-    _lock = threading.Lock()
-    for found in _processes.values():
-        found.disown()
-    _processes.clear()
-
-
-os.register_at_fork(after_in_child=_disown_all)
+    lost = "the network proxy died and is replaced; sessions of the old one have no network"
+    return _processes.get("proxy", ProxyProcess, warning=lost)

@@ -1,17 +1,13 @@
 """The owner's side of the processes that hold copy-on-write roots: one for each root, started when needed."""
 
-import atexit
 import base64
 import contextlib
-import logging
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +17,11 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResource
 
 from . import protocol
 from .filter import WRITABLE_ROOT, compile_filter
+from .helper_processes import HelperProcess, HelperProcesses
 from .prepared_roots import RootCache
 from .root_names import HOST
 
 __all__ = ["RootStore", "StoreReply", "close_root_stores", "decode_reply", "root_path", "root_store_for"]
-
-logger = logging.getLogger(__name__)
 
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from guest.layer_store import main; main(int(sys.argv[2]))"
@@ -68,17 +63,48 @@ def decode_reply(data: bytes) -> StoreReply:
         raise EnvironmentFailed(f"a session's init said what is no reply: {error}") from error
 
 
-@dataclass(slots=True, eq=False)
-class RootStore:
+class RootStore(HelperProcess):
     """One root, and the process that holds it with all layers above it."""
 
-    process: "subprocess.Popen[bytes]"
-    channel: socket.socket
-    image: list[str] = field(default_factory=list)
-    """The layers of the root itself, the topmost first."""
-    held: int | None = None
-    """A descriptor that keeps a prepared root from being removed."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, root: str) -> None:
+        """Raises `ConfigurationError` where there can be none, and `EnvironmentFailed` where it fails."""
+        if sys.platform != "linux":
+            raise ConfigurationError("a writable root needs Linux")
+        if root != HOST and not os.path.isdir(root):
+            raise ConfigurationError(f"there is no directory {root} to use as a root file system")
+        self.image: list[str] = []
+        """The layers of the root itself, the topmost first."""
+        self.held: int | None = None
+        """A descriptor that keeps a prepared root from being removed."""
+        self._lock = threading.Lock()
+        with tempfile.TemporaryFile() as diagnosis:
+            super().__init__(_START, diagnosis, timeout_s=_START_TIMEOUT_S)
+            try:
+                reply = self._prepare(root)
+            except OSError as error:
+                self.close()
+                diagnosis.seek(0)
+                said = diagnosis.read().decode(errors="replace").strip()
+                raise EnvironmentFailed(
+                    f"the root {root} could not be prepared: {error} {said}".strip()
+                ) from error
+            except BaseException:
+                self.close()
+                raise
+        if reply.event != "ready":
+            self.close()
+            raise ConfigurationError(_explain(root, reply))
+        self.channel.settimeout(_REQUEST_TIMEOUT_S)
+        self.image = reply.layers
+
+    def _prepare(self, root: str) -> StoreReply:
+        program = compile_filter(WRITABLE_ROOT)
+        if program.program is None:
+            raise ConfigurationError(f"a writable root needs a system call filter: {program.why_not}")
+        settings = {"root": root, "program": base64.b64encode(program.program).decode()}
+        self.channel.send(protocol.encode(settings))
+        reply, _ = self._receive()
+        return reply
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
         """One request and its reply. Raises `OutOfResources` or `EnvironmentFailed` when it fails."""
@@ -98,23 +124,13 @@ class RootStore:
             raise OSError("it ended")
         return decode_reply(data), given
 
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
-
     def disown(self) -> None:
-        """In a forked child of the owner: close its copy of the channel, and leave the process alone."""
-        self.process.returncode = 0
-        self.channel.close()
+        super().disown()
         self._let_go()
 
     def close(self) -> None:
         """End the process, and with it every layer. Sessions that still run keep the files they have."""
-        self.channel.close()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        super().close()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -131,22 +147,14 @@ def _failure(reply: StoreReply) -> EnvironmentFailed | OutOfResources:
     return EnvironmentFailed(f"a session on a writable root could not be made: {reply.message}")
 
 
-_lock = threading.Lock()
-_stores: dict[tuple[int, str], RootStore] = {}
+_stores: HelperProcesses[RootStore] = HelperProcesses()
 
 
 def root_store_for(root: str) -> RootStore:
     """The living store of a root, started if need be. Raises `ConfigurationError` where there can be none."""
     place = root_path(root)
-    key = os.getpid(), place
-    with _lock:
-        store = _stores.get(key)
-        if store is None or not store.is_alive():
-            if store is not None:
-                logger.warning("the process that holds the root %s died and is replaced", root)
-                store.close()
-            _stores[key] = store = _start_held(place)
-        return store
+    lost = f"the process that holds the root {root} died and is replaced"
+    return _stores.get(place, lambda: _start_held(place), warning=lost)
 
 
 def root_path(root: str) -> str:
@@ -160,7 +168,7 @@ def root_path(root: str) -> str:
 def _start_held(place: str) -> RootStore:
     held = None if place == HOST else RootCache().hold(place)
     try:
-        store = _start(place)
+        store = RootStore(place)
     except BaseException:
         if held is not None:
             os.close(held)
@@ -171,68 +179,7 @@ def _start_held(place: str) -> RootStore:
 
 def close_root_stores() -> None:
     """End every store of this process. Runs by itself at exit."""
-    with _lock:
-        for key in [key for key in _stores if key[0] == os.getpid()]:
-            _stores.pop(key).close()
-
-
-atexit.register(close_root_stores)
-
-
-def _disown_all() -> None:
-    global _lock
-    _lock = threading.Lock()
-    for store in _stores.values():
-        store.disown()
-    _stores.clear()
-
-
-os.register_at_fork(after_in_child=_disown_all)
-
-
-def _start(root: str) -> RootStore:
-    if sys.platform != "linux":
-        raise ConfigurationError("a writable root needs Linux")
-    if root != HOST and not os.path.isdir(root):
-        raise ConfigurationError(f"there is no directory {root} to use as a root file system")
-    channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    channel.settimeout(_START_TIMEOUT_S)
-    with far, tempfile.TemporaryFile() as diagnosis:
-        guest = str(Path(__file__).parent)
-        process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", "-S", "-B", "-c", _START, guest, str(far.fileno())],
-            pass_fds=[far.fileno()],
-            env={},
-            stdin=subprocess.DEVNULL,
-            stdout=diagnosis,
-            stderr=diagnosis,
-            start_new_session=True,
-        )
-        store = RootStore(process, channel)
-        far.close()
-        try:
-            program = compile_filter(WRITABLE_ROOT)
-            if program.program is None:
-                raise ConfigurationError(f"a writable root needs a system call filter: {program.why_not}")
-            settings = {"root": root, "program": base64.b64encode(program.program).decode()}
-            channel.send(protocol.encode(settings))
-            reply, _ = store._receive()
-        except OSError as error:
-            store.close()
-            diagnosis.seek(0)
-            said = diagnosis.read().decode(errors="replace").strip()
-            raise EnvironmentFailed(
-                f"the root {root} could not be prepared: {error} {said}".strip()
-            ) from error
-        except BaseException:
-            store.close()
-            raise
-    if reply.event != "ready":
-        store.close()
-        raise ConfigurationError(_explain(root, reply))
-    channel.settimeout(_REQUEST_TIMEOUT_S)
-    store.image = reply.layers
-    return store
+    _stores.close()
 
 
 def _explain(root: str, reply: StoreReply) -> str:
