@@ -54,9 +54,12 @@ def test_every_example_of_a_framework_is_run_by_make_test_train() -> None:
     overview = (ROOT / "docs" / "train" / "index.md").read_text()
     for example, framework in frameworks.items():
         assert (ROOT / "examples" / f"{example}.py").is_file()
-        assert example in (ROOT / framework.tests).read_text(), f"{framework.tests} does not run it"
+        assert example in (ROOT / framework.tests[0]).read_text(), f"{framework.tests[0]} does not run it"
         page = (ROOT / "docs" / "train" / f"{framework.page}.md").read_text()
         assert f"examples/{example}.py" in page, f"docs/train/{framework.page}.md does not name it"
         assert f"`examples/{example}.py`" in overview
+    run = {place for framework in FRAMEWORKS for place in framework.tests}
+    marked = [path for path in (ROOT / "tests/train").glob("test_*.py") if "mark.train" in path.read_text()]
+    assert {str(path.relative_to(ROOT)) for path in marked} == run
     using = {path.stem for path in (ROOT / "examples").glob("*.py") if "envtorch.train" in path.read_text()}
     assert using <= frameworks.keys()

@@ -14,9 +14,9 @@ from envtorch import ConcurrencyConfig, EnvClient
 from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.protocol.ledger import KEPT_BYTES
 from envtorch.server import create_app
+from tests.server.carts import Cart, Push, Seen
 from tests.server.environments import AsyncObedient, Count, Obedient, Order, Quick, Report
 from tests.server.test_extended import extended
-from tests.server.test_together import Cart, Push, Seen
 from tests.support import PATIENCE_S, Running, running
 
 THIRD = "x" * (KEPT_BYTES // 6)

@@ -51,7 +51,7 @@ def play(framework: Framework) -> FrameworkResult:
         lines.touch()
         options = ("-v", "-m", "train", "-s", "-W", "default", "--timeout", str(LONGEST_TEST_S))
         pytest = subprocess.Popen(
-            [str(python), "-m", "pytest", *options, "--train-report", str(lines), framework.tests],
+            [str(python), "-m", "pytest", *options, "--train-report", str(lines), *framework.tests],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=output,

@@ -10,7 +10,8 @@ TORCH = "torch==2.13.0"
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One virtual environment, `.venvs/train-NAME`, in which `tests/train/test_NAME.py` is run."""
+    """One virtual environment, `.venvs/train-NAME`, in which `tests/train/test_NAME.py` is run, and the files
+    of its `further` subjects, `tests/train/test_NAME_SUBJECT.py`."""
 
     name: str
     distribution: str
@@ -23,14 +24,16 @@ class Framework:
     """The page in `docs/train` that tells of it."""
     needs_torch: bool = True
     oldest_python: tuple[int, int] = (3, 11)
+    further: tuple[str, ...] = ()
 
     @property
     def requirements(self) -> tuple[str, ...]:
         return (TORCH, *self.packages) if self.needs_torch else self.packages
 
     @property
-    def tests(self) -> str:
-        return f"tests/train/test_{self.name}.py"
+    def tests(self) -> tuple[str, ...]:
+        names = (self.name, *(f"{self.name}_{subject}" for subject in self.further))
+        return tuple(f"tests/train/test_{name}.py" for name in names)
 
 
 FRAMEWORKS = (
@@ -40,6 +43,7 @@ FRAMEWORKS = (
         ("transformers>=5.13", "trl==1.16.0", "requests", "aiohttp", "matplotlib>=3.10", "tensorboard"),
         example="train_grpo",
         page="trl",
+        further=("worker", "environments"),
     ),
     Framework(
         "verifiers",
