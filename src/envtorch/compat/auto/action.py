@@ -5,10 +5,9 @@ from typing import Any
 
 from envtorch.compat.auto.discovery import (
     NOTHING_FOUND,
-    EnvironmentInfo,
     _is_hub_url,
     get_discovery,
-    unknown,
+    known,
 )
 from envtorch.compat.auto.env import AutoEnv
 from envtorch.compat.generic_client import GenericAction
@@ -29,7 +28,7 @@ class AutoAction:
             return GenericAction
         if _is_hub_url(name):
             name = AutoEnv._ensure_package_from_hub(name, trust_remote_code=trust_remote_code)
-        info = cls._info(name)
+        info = known(get_discovery(), name)
         try:
             return info.get_action_class()
         except ImportError as error:
@@ -44,17 +43,9 @@ class AutoAction:
         return cls.from_env(name, **options)
 
     @classmethod
-    def _info(cls, name: str) -> EnvironmentInfo:
-        discovery = get_discovery()
-        info = discovery.get_environment_by_name(name)
-        if info is None:
-            raise unknown(name, discovery.discover())
-        return info
-
-    @classmethod
     def get_action_info(cls, name: str) -> dict[str, Any]:
         """What is known of an environment's action."""
-        info = cls._info(name)
+        info = known(get_discovery(), name)
         return {
             "env_key": info.env_key,
             "env_name": info.name,

@@ -108,7 +108,15 @@ def _is_hub_url(name: str) -> bool:
     return "/" in name
 
 
-def unknown(name: str, found: Mapping[str, Any]) -> ValueError:
+def known(discovery: EnvironmentDiscovery, name: str) -> EnvironmentInfo:
+    """The environment of that name. Raises `ValueError`, with the names that are close to it."""
+    info = discovery.get_environment_by_name(name)
+    if info is None:
+        raise _unknown(name, discovery.discover())
+    return info
+
+
+def _unknown(name: str, found: Mapping[str, Any]) -> ValueError:
     """The error for a name nobody knows, with the names that are close to it."""
     if not found:
         return ValueError(NOTHING_FOUND)

@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from envtorch.compat.auto.discovery import (
-    EnvironmentInfo,
     _is_hub_url,
     get_discovery,
+    known,
     reset_discovery,
-    unknown,
 )
 from envtorch.compat.generic_client import GenericEnvClient
 from envtorch.compat.utils import hf_space_subdomain, run_async_safely
@@ -56,7 +55,7 @@ class AutoEnv:
         installed = name
         if _is_hub_url(name):
             installed = cls._ensure_package_from_hub(name, trust_remote_code=trust_remote_code)
-        info = cls._info(installed)
+        info = known(get_discovery(), installed)
         try:
             client = info.get_client_class()
         except ImportError as error:
@@ -119,22 +118,14 @@ class AutoEnv:
     # What is known of a name.
 
     @classmethod
-    def _info(cls, name: str) -> EnvironmentInfo:
-        discovery = get_discovery()
-        info = discovery.get_environment_by_name(name)
-        if info is None:
-            raise unknown(name, discovery.discover())
-        return info
-
-    @classmethod
     def get_env_class(cls, name: str) -> type:
         """The client class of an environment."""
-        return cls._info(name).get_client_class()
+        return known(get_discovery(), name).get_client_class()
 
     @classmethod
     def get_env_info(cls, name: str) -> dict[str, Any]:
         """What is known of an environment."""
-        info = cls._info(name)
+        info = known(get_discovery(), name)
         return {
             "env_key": info.env_key,
             "name": info.name,
