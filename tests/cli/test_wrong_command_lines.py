@@ -163,7 +163,7 @@ WRONG = [
     Wrong(
         "eval good:Game --model scripted:policy.py:say --tasks 1 --output noise",
         Exit.MISUSED,
-        "results cannot be written to noise: File exists",
+        "noise cannot be written: File exists",
         "a directory that you may write to",
     ),
     Wrong(
