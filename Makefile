@@ -90,9 +90,9 @@ test-terminal: $(READY)  ## every task of terminal_env with every cheat
 	$(BIN)/python -m pytest -s -m terminal tests/envs/terminal_env tests/bench
 
 .PHONY: test-harbor
-test-harbor: $(READY)  ## every task of TASKS=dir with its solution, with nothing done, with every cheat; ROOT=dir to play on
-	test -d "$(TASKS)" || { echo "say where the tasks are: make test-harbor TASKS=dir [ROOT=dir]"; exit 2; }
-	$(BIN)/python -m pytest -s -m terminal tests/envs/terminal_env/test_given_tasks.py --harbor-tasks "$(TASKS)" $(if $(ROOT),--harbor-root "$(ROOT)")
+test-harbor: $(READY)  ## every task of TASKS=dir with its solution, with nothing done, with every cheat; ROOT=dir to play on, GRADING=plan
+	test -d "$(TASKS)" || { echo "say where the tasks are: make test-harbor TASKS=dir [ROOT=dir] [GRADING=plan]"; exit 2; }
+	$(BIN)/python -m pytest -s -m terminal tests/envs/terminal_env/test_given_tasks.py --harbor-tasks "$(TASKS)" $(if $(ROOT),--harbor-root "$(ROOT)") $(if $(GRADING),--harbor-grading "$(GRADING)")
 
 # Ray, in an environment of its own: its agents start with every node, and share no version with ours.
 RAY_READY := .venvs/ray/.ready-2.60.0

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -47,6 +47,10 @@ def check(
         str | None,
         typer.Option(help="Of tasks: the root file system their environments are built on; this machine's."),
     ] = None,
+    grading: Annotated[
+        Literal["image", "artifacts", "live", "agent"] | None,
+        typer.Option(help="Of tasks: what those are graded on that choose nothing themselves; image."),
+    ] = None,
     timeout_s: Annotated[
         float | None,
         typer.Option(
@@ -65,9 +69,10 @@ def check(
     less.
     """
     if holds_tasks(target):
-        raise typer.Exit(check_tasks(Path(target), as_json=as_json, root=root))
-    if root is not None:
-        raise ConfigurationError(f"--root is for directories of tasks, and {target} is none")
+        raise typer.Exit(check_tasks(Path(target), as_json=as_json, root=root, grading=grading))
+    for option, value in (("--root", root), ("--grading", grading)):
+        if value is not None:
+            raise ConfigurationError(f"{option} is for directories of tasks, and {target} is none")
     given = _actions_in(actions) if actions is not None else None
     if is_url(target):
         from envtorch.cli.check_server import check_server

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.markup import escape
 
 from envtorch.cli.exits import Exit
 from envtorch.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from envtorch.envs.terminal_env.harbor import GradingPlan
 
 __all__ = ["check_tasks", "holds_tasks", "new_task"]
 
@@ -21,9 +25,11 @@ def holds_tasks(target: str) -> bool:
     return folder.is_dir() and ((folder / "task.toml").is_file() or any(folder.glob("*/task.toml")))
 
 
-def check_tasks(folder: Path, *, as_json: bool, root: str | None = None) -> Exit:
+def check_tasks(
+    folder: Path, *, as_json: bool, root: str | None = None, grading: "GradingPlan | None" = None
+) -> Exit:
     """Check every task below a directory, and print what was found. `root` is where their environments are
-    built: the machine's own, unless another is given."""
+    built: the machine's own, unless another is given. `grading` is the plan of tasks that choose none."""
     from envtorch.envs.terminal_env.environment import DEFAULT_POLICY
     from envtorch.envs.terminal_env.harbor import find_tasks
     from envtorch.envs.terminal_env.task_checks import check_task
@@ -32,7 +38,7 @@ def check_tasks(folder: Path, *, as_json: bool, root: str | None = None) -> Exit
     console = Console(highlight=False, soft_wrap=True)
     findings = []
     for path in find_tasks(folder):
-        found = check_task(path, policy)
+        found = check_task(path, policy, grading=grading)
         findings.append(found)
         if not as_json:
             told = f"solution {_shown(found.solution_reward)}, nothing {_shown(found.nothing_reward)}"

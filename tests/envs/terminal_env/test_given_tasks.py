@@ -1,7 +1,7 @@
 """The tasks of a directory that is given: each with its solution, with nothing done, and with every cheat.
 
 `make test-harbor TASKS=dir`, for sets of tasks that are not ours; `ROOT=dir` is a root that has what they
-need.
+need, and `GRADING=plan` what those are graded on that choose nothing.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import pytest
 
 from envtorch.envs.terminal_env.environment import DEFAULT_POLICY
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
-from envtorch.envs.terminal_env.harbor import find_tasks, load_task
+from envtorch.envs.terminal_env.harbor import GradingPlan, find_tasks, load_task
 from envtorch.envs.terminal_env.task_checks import check_task
 from envtorch.sandbox import Policy
 from tests.envs.terminal_env.cheats import CHEATS
@@ -30,14 +30,22 @@ def policy(pytestconfig: pytest.Config) -> Policy:
     return dataclasses.replace(DEFAULT_POLICY, root=pytestconfig.getoption("--harbor-root"))
 
 
-def test_the_solution_scores_1_and_nothing_less(folder: Path, policy: Policy) -> None:
-    found = check_task(folder, policy)
+@pytest.fixture(scope="module")
+def grading(pytestconfig: pytest.Config) -> GradingPlan | None:
+    given: GradingPlan | None = pytestconfig.getoption("--harbor-grading")
+    return given
+
+
+def test_the_solution_scores_1_and_nothing_less(
+    folder: Path, policy: Policy, grading: GradingPlan | None
+) -> None:
+    found = check_task(folder, policy, grading=grading)
     print(f"\n{folder.name}: solution {found.solution_reward}, nothing {found.nothing_reward}")
     assert found.ok, found.problems
 
 
-def test_no_cheat_scores_more_than_nothing(folder: Path, policy: Policy) -> None:
-    episode = EpisodeTask.of(load_task(folder), policy)
+def test_no_cheat_scores_more_than_nothing(folder: Path, policy: Policy, grading: GradingPlan | None) -> None:
+    episode = EpisodeTask.of(load_task(folder, grading=grading), policy)
     rewards: dict[str, float] = {}
     for cheat, command in CHEATS.items():
         with episode.open() as workspace:

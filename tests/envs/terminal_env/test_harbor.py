@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from envtorch.envs.terminal_env.dockerfiles import read_dockerfile
+from envtorch.envs.terminal_env.episode_tasks import TaskFolder
 from envtorch.envs.terminal_env.graded_paths import closed_folders
 from envtorch.envs.terminal_env.harbor import BUNDLED, find_tasks, load_task
 from envtorch.errors import ConfigurationError
@@ -115,3 +116,18 @@ def test_folders_in_which_programs_look_for_files_are_closed() -> None:
     closed = set(closed_folders(environment))
     assert {"/opt/conda", "/tools", "/opt/modules", "/home/tester", "/usr", "/etc", "/root"} <= closed
     assert not {"/", "/output", "relative", "/opt", "/home"} & closed
+
+
+def test_a_plan_that_is_given_is_that_of_tasks_that_choose_none(tmp_path: Path) -> None:
+    plain = write_task(tmp_path / "plain", "")
+    declaring = write_task(tmp_path / "declaring", 'artifacts = ["/out"]\n')
+    choosing = write_task(tmp_path / "choosing", '[metadata.envtorch]\ngrading = "live"\n')
+    folders = (plain, declaring, choosing)
+    assert [load_task(folder).grading for folder in folders] == ["image", "artifacts", "live"]
+    assert [load_task(folder, grading="agent").grading for folder in folders] == [
+        "agent",
+        "artifacts",
+        "live",
+    ]
+    with pytest.raises(ConfigurationError, match="there are: image, artifacts, live, agent"):
+        TaskFolder(tmp_path, grading="agnet")  # type: ignore[arg-type]

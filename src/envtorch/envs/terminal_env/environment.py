@@ -9,6 +9,7 @@ import pydantic
 
 from envtorch.env import Environment, Rubric, Transform
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, TaskFolder
+from envtorch.envs.terminal_env.harbor import GradingPlan
 from envtorch.envs.terminal_env.models import TerminalObservation, TerminalState
 from envtorch.envs.terminal_env.tool_calls import ToolCalls
 from envtorch.envs.tool_arguments import TERMINAL_TOOLS, describe_tools, explain_arguments
@@ -37,6 +38,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
     Whatever a command does is an observation: a status, a limit, the end of the shell. `submit` ends the
     episode. A `rubric` gives the reward of each step. A fork copies files and the shell's state; processes
     besides the shell make it fail, unless `drop_processes` says that copies shall do without them.
+    `tasks` is a directory of tasks, and `grading` the plan of those that choose none, in place of `image`.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -48,6 +50,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         directory: str | None = None,
         drop_processes: bool = False,
         tasks: str | Path | None = None,
+        grading: GradingPlan | None = None,
         transform: Transform[TerminalObservation] | None = None,
         rubric: Rubric | None = None,
     ) -> None:
@@ -59,7 +62,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
             )
         self._directory = directory
         self._drop_processes = drop_processes
-        self._folder = TaskFolder(tasks)
+        self._folder = TaskFolder(tasks, grading=grading)
         self._task: EpisodeTask | None = None
         self._tools: ToolCalls | None = None
         self._state = TerminalState(episode_id=str(uuid4()))
@@ -145,6 +148,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
             directory=self._directory,
             drop_processes=self._drop_processes,
             tasks=self._folder.place,
+            grading=self._folder.grading,
             transform=copy.deepcopy(self.transform),
             rubric=copy.deepcopy(self.rubric),
         )

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envtorch.envs.terminal_env.harbor import BUNDLED, HarborTask, find_tasks, load_task
+from envtorch.envs.terminal_env.harbor import (
+    BUNDLED,
+    GRADING_PLANS,
+    GradingPlan,
+    HarborTask,
+    find_tasks,
+    load_task,
+)
 from envtorch.envs.terminal_env.task_grading import Grade, grade
 from envtorch.envs.terminal_env.task_images import TaskImage, image_for, policy_for
 from envtorch.errors import ConfigurationError
@@ -60,12 +67,18 @@ class EpisodeTask:
 
 
 class TaskFolder:
-    """The tasks of a server: those of a directory, or those that come with EnvTorch."""
+    """The tasks of a server: those of a directory, or those that come with EnvTorch. `grading` is the plan of
+    those that choose none."""
 
     SPLIT = "tasks"
 
-    def __init__(self, place: str | Path | None) -> None:
+    def __init__(self, place: str | Path | None, *, grading: GradingPlan | None = None) -> None:
+        if grading is not None and grading not in GRADING_PLANS:
+            raise ConfigurationError(
+                f"there is no grading {grading!r}; there are: {', '.join(GRADING_PLANS)}"
+            )
         self.place = None if place is None else Path(place)
+        self.grading = grading
         folder = BUNDLED if self.place is None else self.place
         self._found: Mapping[str, Path] = {path.name: path for path in find_tasks(folder)}
         if self.place is not None and not self._found:
@@ -90,4 +103,4 @@ class TaskFolder:
         if name not in self._found:
             known = ", ".join(list(self._found)[:20])
             raise ConfigurationError(f"there is no task {name!r}; there are: {known}")
-        return load_task(self._found[name])
+        return load_task(self._found[name], grading=self.grading)

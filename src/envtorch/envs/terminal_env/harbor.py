@@ -8,19 +8,21 @@ import tarfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from envtorch.errors import ConfigurationError
 
-__all__ = ["BUNDLED", "GradingPlan", "HarborTask", "archive_of", "find_tasks", "load_task"]
+__all__ = ["BUNDLED", "GRADING_PLANS", "GradingPlan", "HarborTask", "archive_of", "find_tasks", "load_task"]
 
 BUNDLED = Path(__file__).parent / "tasks"
 """The tasks that come with EnvTorch."""
 
 GradingPlan = Literal["image", "artifacts", "live", "agent"]
 """What a task is graded on: see `docs/guides/terminal-tasks.md`."""
+
+GRADING_PLANS: tuple[GradingPlan, ...] = get_args(GradingPlan)
 
 _MEGABYTE = 1024 * 1024
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -113,8 +115,9 @@ class HarborTask(BaseModel):
         return (self.folder / "solution" / "solve.sh").is_file()
 
 
-def load_task(folder: Path, *, name: str | None = None) -> HarborTask:
-    """Read a task. Raises `ConfigurationError` that names the file and what is wrong with it."""
+def load_task(folder: Path, *, name: str | None = None, grading: GradingPlan | None = None) -> HarborTask:
+    """Read a task. `grading` is the plan of a task that chooses none, in place of `image`. Raises
+    `ConfigurationError` that names the file and what is wrong with it."""
     path = folder / "task.toml"
     try:
         given = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -134,13 +137,13 @@ def load_task(folder: Path, *, name: str | None = None) -> HarborTask:
         raise ConfigurationError(f"{folder} has no tests/test.sh: a task without tests cannot be graded")
     _refuse_unsupported(path, given)
     separate = given.verifier.environment_mode == "separate"
-    grading: GradingPlan = own.grading or ("artifacts" if separate or given.artifacts else "image")
+    chosen = own.grading or ("artifacts" if separate or given.artifacts else grading)
     return HarborTask(
         name=name or folder.name,
         folder=folder,
         instruction=instruction,
         file=given,
-        grading=grading,
+        grading=chosen or "image",
         digest=_digest(folder),
     )
 

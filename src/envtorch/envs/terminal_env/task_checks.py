@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
-from envtorch.envs.terminal_env.harbor import HarborTask, load_task
-from envtorch.envs.terminal_env.task_grading import Grade
+from envtorch.envs.terminal_env.harbor import GradingPlan, HarborTask, load_task
 from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources, SessionLost
 from envtorch.sandbox import Policy
 
 __all__ = ["TaskFindings", "check_task"]
 
 _TOLD_CHARACTERS = 600
-_PATHS_TOLD = 5
 _LEAST_BYTES = 24
 """Files shorter than this are alike by chance."""
 
@@ -34,11 +32,11 @@ class TaskFindings:
         return not self.problems
 
 
-def check_task(folder: Path, policy: Policy) -> TaskFindings:
-    """Build a task, grade it untouched and grade its solution. Raises `ConfigurationError` where no task can
-    be played at all."""
+def check_task(folder: Path, policy: Policy, *, grading: GradingPlan | None = None) -> TaskFindings:
+    """Build a task, grade it untouched and grade its solution; by `grading`, if the task chooses no plan.
+    Raises `ConfigurationError` where no task can be played at all."""
     try:
-        task = load_task(folder)
+        task = load_task(folder, grading=grading)
     except ConfigurationError as error:
         return TaskFindings(folder.name, (str(error),))
     problems = list(_leaks(task))
@@ -71,26 +69,20 @@ def _play(episode: EpisodeTask, *, solve: bool) -> tuple[float | None, str]:
         except (EnvironmentFailed, OutOfResources, SessionLost) as error:
             return None, f"{error} {error.details.get('output', '')}".strip()[-_TOLD_CHARACTERS:]
         told = f"{said}\n{graded.output}".strip()[-_TOLD_CHARACTERS:]
-        return graded.reward, "\n".join(filter(None, [graded.why, told, *_not_seen(graded)]))
-
-
-def _not_seen(graded: Grade) -> Iterator[str]:
-    """What a solution made that its tests did not see."""
-    if paths := [*graded.hidden, *graded.reverted]:
-        named = ", ".join(paths[:_PATHS_TOLD])
-        yield (
-            f"the tests did not see what was made of {named}: name what they need of it in `artifacts`, "
-            "together with every other path that is graded"
-        )
+        return graded.reward, "\n".join(filter(None, [graded.why, told, graded.advice]))
 
 
 def _leaks(task: HarborTask) -> Iterator[str]:
-    """Files of the tests or the solution that are in the environment, too."""
+    """Files of the tests or the solution that are in the environment, too. A file of the tests that the
+    instruction names is an input: the agent is given it, and the tests have a copy that it cannot change."""
     secrets = {_digest(path): path for part in ("tests", "solution") for path in _files(task.folder / part)}
     for path in _files(task.folder / "environment"):
-        if path.stat().st_size >= _LEAST_BYTES and (other := secrets.get(_digest(path))) is not None:
-            names = (one.relative_to(task.folder).as_posix() for one in (path, other))
-            yield "the agent can read {}, which is the same as {}".format(*names)
+        other = secrets.get(_digest(path)) if path.stat().st_size >= _LEAST_BYTES else None
+        if other is None:
+            continue
+        one, same = (found.relative_to(task.folder).as_posix() for found in (path, other))
+        if same.startswith("solution/") or path.name not in task.instruction:
+            yield f"the agent can read {one}, which is the same as {same}"
 
 
 def _open_leaks(episode: EpisodeTask) -> list[str]:

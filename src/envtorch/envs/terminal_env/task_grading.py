@@ -36,6 +36,7 @@ _TESTS_BYTES = 512 * MEGABYTE
 _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _REWARD_BYTES = 65536
 _MOST_TOLD = 50
+_PATHS_ADVISED = 5
 _OURS = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 """Written at the start of every session."""
 _START = 'cd -- "$0" 2>/dev/null; exec /bin/bash --noprofile --norc /tests/test.sh'
@@ -44,10 +45,10 @@ HARDENED = {
     "PYTHONSAFEPATH": "1",
     "PYTHONNOUSERSITE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     "PYTEST_ADDOPTS": "-c /dev/null --rootdir=/tests --confcutdir=/tests -p no:cacheprovider",
 }
-"""Keeps Python and pytest from running files that happen to lie in a directory."""
+"""Keeps Python and pytest from running files that happen to lie in a directory. Plugins of pytest that are
+installed work: where they are looked for, all is as it was in the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,23 @@ class Grade:
             "reverted": list(self.reverted),
             "hidden": list(self.hidden),
             "why": self.why,
+            "advice": self.advice,
         }
+
+    @property
+    def advice(self) -> str:
+        """What to write where the tests need what they did not see; empty when they saw everything."""
+        paths = [*self.hidden, *self.reverted]
+        if not paths:
+            return ""
+        named = ", ".join(paths[:_PATHS_ADVISED]) + (", ..." if len(paths) > _PATHS_ADVISED else "")
+        return (
+            f"The tests did not see what was made of {named}. If they need it, write into task.toml "
+            "`artifacts = [...]` with these and all other paths that are graded, or, for work whose "
+            'result is the machine itself, `[metadata.envtorch]` and `grading = "agent"`. '
+            "For tasks that you do not want to edit: `envtorch check TASKS --grading agent`, and "
+            '`TerminalEnvironment(tasks=..., grading="agent")`'
+        )
 
 
 class _LeftOut(msgspec.Struct, frozen=True):
