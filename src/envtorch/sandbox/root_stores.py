@@ -3,10 +3,10 @@
 import base64
 import contextlib
 import os
+import select
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class StoreReply(msgspec.Struct, frozen=True):
     """What a store or the init of a session says. Both are ours."""
 
     event: str
+    id: int = 0
+    """Of the request to an init that this is the reply to."""
     message: str = ""
     errno: int | None = None
     layers: list[str] = []
@@ -76,7 +78,8 @@ class RootStore(HelperProcess):
         """The layers of the root itself, the topmost first."""
         self.held: int | None = None
         """A descriptor that keeps a prepared root from being removed."""
-        self._lock = threading.Lock()
+        self.timeout_s = _REQUEST_TIMEOUT_S
+        """The most seconds that a request may take."""
         with tempfile.TemporaryFile() as diagnosis:
             super().__init__(_START, diagnosis, timeout_s=_START_TIMEOUT_S)
             try:
@@ -94,7 +97,7 @@ class RootStore(HelperProcess):
         if reply.event != "ready":
             self.close()
             raise ConfigurationError(_explain(root, reply))
-        self.channel.settimeout(_REQUEST_TIMEOUT_S)
+        self.channel.settimeout(self.timeout_s)
         self.image = reply.layers
 
     def _prepare(self, root: str) -> StoreReply:
@@ -103,26 +106,40 @@ class RootStore(HelperProcess):
             raise ConfigurationError(f"a writable root needs a system call filter: {program.why_not}")
         settings = {"root": root, "program": base64.b64encode(program.program).decode()}
         self.channel.send(protocol.encode(settings))
-        reply, _ = self._receive()
+        reply, _ = receive_reply(self.channel)
         return reply
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
-        """One request and its reply. Raises `OutOfResources` or `EnvironmentFailed` when it fails."""
-        with self._lock:
+        """One request and its reply, from any thread. Raises `OutOfResources` or `EnvironmentFailed` when it
+        fails. The reply comes on a socket of this request alone, so that a late one is nobody's."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
             try:
-                socket.send_fds(self.channel, [protocol.encode(request)], list(descriptors))
-                reply, given = self._receive()
+                socket.send_fds(self.channel, [protocol.encode(request)], [theirs.fileno(), *descriptors])
+                theirs.close()
+                reply, given = self._await_reply(ours)
+            except TimeoutError as error:
+                raise EnvironmentFailed(
+                    f"the process that holds the root has not answered {request['op']!r} for "
+                    f"{self.timeout_s:g} s: is this machine out of memory or processor time?"
+                ) from error
             except OSError as error:
                 raise EnvironmentFailed(f"the process that holds the root has gone: {error}") from error
         if reply.event == "failed":
             raise _failure(reply)
         return reply, given
 
-    def _receive(self) -> tuple[StoreReply, list[int]]:
-        data, given, _, _ = socket.recv_fds(self.channel, 1 << 16, _MOST_DESCRIPTORS)
-        if not data:
-            raise OSError("it ended")
-        return decode_reply(data), given
+    def _await_reply(self, replies: socket.socket) -> tuple[StoreReply, list[int]]:
+        waiting = select.poll()
+        waiting.register(replies, select.POLLIN)
+        waiting.register(self.channel, 0)  # tells when the process ends
+        if not waiting.poll(self.timeout_s * 1000):
+            raise TimeoutError
+        replies.setblocking(False)
+        try:
+            return receive_reply(replies)
+        except BlockingIOError:
+            raise OSError("it ended") from None
 
     def disown(self) -> None:
         super().disown()
@@ -137,6 +154,14 @@ class RootStore(HelperProcess):
         if self.held is not None:
             os.close(self.held)
             self.held = None
+
+
+def receive_reply(channel: socket.socket) -> tuple[StoreReply, list[int]]:
+    """A reply and the descriptors that came with it. Raises `OSError` when the other side has gone."""
+    data, given, _, _ = socket.recv_fds(channel, 1 << 16, _MOST_DESCRIPTORS)
+    if not data:
+        raise OSError("it ended")
+    return decode_reply(data), given
 
 
 def _failure(reply: StoreReply) -> EnvironmentFailed | OutOfResources:

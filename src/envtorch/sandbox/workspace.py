@@ -14,14 +14,14 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, SessionLost, 
 
 from .cgroups import Group
 from .monitor import Excess, memory_limit, process_limit
-from .network_access import PROXY_PORT, NetworkLog, ProxyProcess, proxy_process, proxy_variables
+from .network_access import PROXY_PORT, NetworkLog, ProxyProcess, proxy_process
 from .persistent_shell import PersistentShell, ShellReport
 from .policy import Policy
-from .prepared_roots import RootCache
 from .protections import Report, judge, workspace_layers
 from .results import Completed
 from .root_stores import RootStore, RunningProcess, root_store_for
 from .session_shell import SessionShell
+from .session_start import ROOT, SessionStart, other_than_root
 from .shell_results import CommandResult, FoundLine, Listing
 from .usage import Usage, measure
 from .workspace_channel import WorkspaceChannel
@@ -33,15 +33,6 @@ __all__ = ["Workspace"]
 
 logger = logging.getLogger(__name__)
 
-ROOT = "root"
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ENVIRONMENT = {
-    "PATH": DEFAULT_PATH,
-    "HOME": "/root",
-    "USER": "root",
-    "TERM": "xterm-256color",
-    "LANG": "C.UTF-8",
-}
 _SHARED_MEMORY = 64 * 2**20
 _LIST_BYTES = 16 * 2**20
 
@@ -77,12 +68,8 @@ class Workspace:
         if policy.root is None:
             raise ConfigurationError("a Workspace needs a policy with a root: Policy(root='host')")
         self.policy = policy
-        prepared = RootCache().find(policy.root)
-        image = {} if prepared is None else prepared.environment
-        self._environment = {**_ENVIRONMENT, **image, **proxy_variables(policy), **(environment or {})}
-        usual = (None, None) if prepared is None else (prepared.directory, prepared.user)
-        self._directory = directory or usual[0] or "/root"
-        self._user = _other_than_root(user or usual[1])
+        start = SessionStart.of(policy, policy.root, environment=environment, directory=directory, user=user)
+        self._environment, self._directory, self._user = start.environment, start.directory, start.user
         self._store: RootStore = root_store_for(policy.root)
         self._name = f"session-{secrets.token_hex(6)}"
         self._owner = os.getpid()
@@ -142,7 +129,7 @@ class Workspace:
             channel.await_ready()
         except BaseException:
             channel.close()
-            self._forget()
+            self._forget(self._name)
             raise
         finally:
             theirs.close()
@@ -177,11 +164,11 @@ class Workspace:
                 self._proxy.close_session(self._name)
         if self._group is not None:
             self._group.remove()
-        self._forget(keep=keep_layers)
+        self._forget(self._name, keep=keep_layers)
 
-    def _forget(self, *, keep: bool = False) -> None:
+    def _forget(self, name: str, *, keep: bool = False) -> None:
         with contextlib.suppress(EnvironmentFailed):  # the store has ended, and its layers with it
-            self._store.ask({"op": "close", "session": self._name, "keep": keep})
+            self._store.ask({"op": "close", "session": name, "keep": keep})
 
     def disown(self) -> None:
         """In a forked child of the owner: close its copies of the descriptors, and end nothing."""
@@ -256,7 +243,7 @@ class Workspace:
             "command": list(command),
             "environment": {**self._environment, **(environment or {})},
             "directory": directory or self._directory,
-            "user": _other_than_root(user) if user else self._user,
+            "user": other_than_root(user) if user else self._user,
         }
         limit = self.policy.timeout_s if timeout_s is None else timeout_s
         return self._operate(what, stdin=stdin, limit=self.policy.output_bytes, timeout_s=limit)
@@ -271,7 +258,7 @@ class Workspace:
 
     def write_file(self, path: str, data: bytes, *, user: str | None = None) -> None:
         """Make or replace a file, and the directories above it, as the session's user or another."""
-        what = {"kind": "write", "path": path, "user": _other_than_root(user) if user else self._user}
+        what = {"kind": "write", "path": path, "user": other_than_root(user) if user else self._user}
         raise_reported(self._operate(what, stdin=data), path)
 
     def list_files(self, path: str = ".", *, depth: int = 1, limit: int = 1000) -> Listing:
@@ -390,6 +377,9 @@ class Workspace:
                 "disk_bytes": self.policy.disk_bytes,
             }
             reply, _ = self._store.ask(request)
+        except BaseException:
+            self._forget(name)
+            raise
         finally:
             self._channel.ask({"op": "continue"})
         return reply.layers, name
@@ -485,10 +475,6 @@ class Workspace:
         self._require_own_process()
         if self._closed:
             raise SessionLost("the workspace is closed")
-
-
-def _other_than_root(user: str | None) -> str | None:
-    return None if user in (None, ROOT, "0", "0:0", "root:root") else user
 
 
 def _disown_all() -> None:

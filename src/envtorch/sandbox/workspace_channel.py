@@ -26,8 +26,10 @@ _MOST_DESCRIPTORS = 16
 class WorkspaceChannel:
     """A control socket and a pidfd of the init."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, *, reply_s: float = _REPLY_S) -> None:
+        """`reply_s`: the most seconds that the init may take for a reply."""
+        self._control, self._reply_s = control, reply_s
+        self._last_id = 0
         self._control.setblocking(False)
         self._telling = threading.Lock()
         self._exits: dict[str, int] = {}
@@ -36,7 +38,7 @@ class WorkspaceChannel:
 
     def await_ready(self) -> None:
         """Wait for the init's first word. Raises `EnvironmentFailed` with its reason."""
-        _, given = self._await_reply("ready")
+        _, given = self._await_reply("ready", 0)
         self.watch = given[0]
 
     def tell(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
@@ -46,13 +48,18 @@ class WorkspaceChannel:
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
         """A request and its reply. Raises `OSError` as the init had it, `SessionLost` when it has gone."""
-        self.tell(request, descriptors)
-        return self._await_reply("done")
+        self._last_id += 1
+        self.tell({**request, "id": self._last_id}, descriptors)
+        return self._await_reply("done", self._last_id)
 
-    def _await_reply(self, event: str) -> tuple[StoreReply, list[int]]:
-        deadline = time.monotonic() + _REPLY_S
+    def _await_reply(self, event: str, id: int) -> tuple[StoreReply, list[int]]:
+        deadline = time.monotonic() + self._reply_s
         while True:
             for reply, given in self.events():
+                if reply.id != id:  # the late reply to a request that was given up
+                    for descriptor in given:
+                        os.close(descriptor)
+                    continue
                 if reply.event == event:
                     return reply, given
                 if reply.event == "failed":
@@ -60,7 +67,7 @@ class WorkspaceChannel:
                         raise EnvironmentFailed(f"a session could not be made: {reply.message}")
                     raise OSError(reply.errno or 0, reply.message)
             if not self._wait(deadline):
-                raise EnvironmentFailed(f"a session's init did not answer within {_REPLY_S:g} s")
+                raise EnvironmentFailed(f"a session's init did not answer within {self._reply_s:g} s")
 
     def _wait(self, deadline: float) -> bool:
         waiting = select.poll()

@@ -12,7 +12,7 @@ from envtorch.cli.exits import Exit
 from envtorch.envs.terminal_env import BashAction, SubmitAction
 from envtorch.envs.terminal_env.environment import TerminalEnvironment
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
-from envtorch.envs.terminal_env.harbor import load_task
+from envtorch.envs.terminal_env.harbor import GradingPlan, load_task
 from envtorch.envs.terminal_env.task_checks import check_task
 from tests.envs.terminal_env.made_tasks import make_task
 from tests.sandbox.roots import HOST, require_host_root
@@ -58,6 +58,7 @@ def test_the_option_is_for_tasks() -> None:
 
 PLUGIN = "def pytest_addoption(parser):\n    parser.addoption('--report-to')\n"
 DOCKERFILE = "FROM debian:12\nWORKDIR /app\nCOPY site /opt/site\nENV PYTHONPATH=/opt/site\n"
+PLANS: tuple[GradingPlan, ...] = ("image", "agent")
 ENTRY = "[pytest11]\nreporting = reporting_plugin\n"
 METADATA = "Metadata-Version: 2.1\nName: a\nVersion: 1\n"
 FORGED = f"""mkdir /opt/site/forged-1.dist-info; cd /opt/site
@@ -94,14 +95,14 @@ def test_installed_plugins_of_pytest_work_and_those_that_an_agent_adds_do_not(tm
     copy_distributions(folder / "environment/site", "pytest", "pluggy", "iniconfig", "packaging", "pygments")
     found = check_task(folder, HOST)
     assert found.ok, found.problems
-    episode = EpisodeTask.of(load_task(folder), HOST)
-    with episode.open() as workspace:
-        workspace.run(FORGED)
-        graded = episode.grade(workspace)
-    assert (graded.reward, set(graded.hidden)) == (
-        0.0,
-        {"/opt/site/forged-1.dist-info", "/opt/site/forged.py"},
-    )
+    forged = {}
+    for plan in PLANS:
+        episode = EpisodeTask.of(load_task(folder, grading=plan), HOST)
+        with episode.open() as workspace:
+            workspace.run(FORGED)
+            forged[episode.task.grading] = episode.grade(workspace)
+    assert {plan: graded.reward for plan, graded in forged.items()} == {"image": 0.0, "agent": 1.0}
+    assert set(forged["image"].hidden) == {"/opt/site/forged-1.dist-info", "/opt/site/forged.py"}
 
 
 def test_a_copy_of_an_input_that_the_instruction_names_is_no_leak(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed
 from envtorch.sandbox import Policy, Workspace
 from envtorch.sandbox.prepared_roots import PreparedRoot, RootCache, name_for_dockerfile
 from envtorch.sandbox.root_stores import root_store_for
-from envtorch.sandbox.workspace import DEFAULT_PATH, ROOT
+from envtorch.sandbox.session_start import DEFAULT_PATH, ROOT
 
 __all__ = ["TaskImage", "image_for", "policy_for"]
 

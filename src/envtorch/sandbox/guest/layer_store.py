@@ -15,10 +15,12 @@ import socket
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from . import guest_wire as wire
-from . import kernel, layer_merging, layers, mounts, workspace_init
+from . import kernel, layer_merging, layers, mounts, tree, workspace_init
+from .store_requests import Steps, StoreAnswer, StoreRequests
 
 STORE = "/tmp"  # noqa: S108  covered by a file system of our own, in our mount namespace alone
 FIRST_ID, ID_COUNT = 1_879_048_192, 65_536
@@ -56,49 +58,52 @@ class LayerStore:
         """Start a session on some layers; it speaks on the first descriptor."""
         name = request["session"]
         self._make_disk(name, request["disk_bytes"])
-        self.sessions[name] = StoredSession([self._path(one) for one in request["layers"]], request["base"])
+        lowers = [self._path(one) for one in request["layers"]]
+        self.sessions[name] = session = StoredSession(lowers, request["base"])
         try:
-            tree = self._overlay(name)
+            root = self._overlay(name, lowers, session.generation)
             try:
-                self._fork_session(tree, request["settings"], *descriptors)
+                self._fork_session(root, request["settings"], *descriptors)
             finally:
-                os.close(tree)
+                os.close(root)
         except BaseException:
             self.close(name)
             raise
         return {"event": "done"}
 
     def _fork_session(
-        self, tree: int, settings: Mapping[str, Any], control: int, network: int | None = None
+        self, root: int, settings: Mapping[str, Any], control: int, network: int | None = None
     ) -> None:
         process = kernel.fork_into(_WITH_NETWORK if network is None else _WITHOUT_NETWORK)
         if process == 0:
             if network is not None:
                 kernel.setns(network, kernel.NEW_NET)
             channel = socket.SocketType(fileno=os.dup(control))
-            workspace_init.live(channel, tree, settings, self.seccomp)
+            workspace_init.live(channel, root, settings, self.seccomp)
 
-    def stack(self, name: str) -> tuple[Mapping[str, Any], int]:
-        """Freeze what a session has changed, as a layer; answers with a new overlay above it."""
+    def stack(self, name: str) -> Steps:
+        """Freeze what a session has changed, as a layer; answers with a new overlay above it. When it fails,
+        the session is as it was."""
         session = self.sessions[name]
-        session.lowers = [f"{STORE}/{name}/upper{session.generation}", *session.lowers]
-        session.generation += 1
-        own = len(session.lowers) - session.base
+        generation = session.generation + 1
+        lowers = [f"{STORE}/{name}/upper{session.generation}", *session.lowers]
+        own = len(lowers) - session.base
         if own > _DEEPEST:
-            merged = f"{STORE}/{name}/merged{session.generation}"
-            os.mkdir(merged)
-            layer_merging.merge(session.lowers[:own], merged)
-            session.lowers = [merged, *session.lowers[own:]]
-        return {"event": "done", "layers": self._names(session.lowers)}, self._overlay(name)
+            merged = f"{STORE}/{name}/merged{generation}"
+            yield partial(_merge_anew, lowers[:own], merged)
+            lowers = [merged, *lowers[own:]]
+        root = self._overlay(name, lowers, generation)
+        session.lowers, session.generation = lowers, generation
+        return StoreAnswer({"event": "done", "layers": self._names(lowers)}, [root])
 
-    def copy(self, name: str, target: str, disk_bytes: int) -> Mapping[str, Any]:
+    def copy(self, name: str, target: str, disk_bytes: int) -> Steps:
         """What a session has changed until now, copied as a layer of its own; the session goes on."""
         session = self.sessions[name]
+        lowers = session.lowers
         self._make_disk(target, disk_bytes)
         place = f"{STORE}/{target}/upper0"
-        os.mkdir(place)
-        layer_merging.merge([f"{STORE}/{name}/upper{session.generation}"], place)
-        return {"event": "done", "layers": self._names([place, *session.lowers])}
+        yield partial(_merge_anew, [f"{STORE}/{name}/upper{session.generation}"], place)
+        return StoreAnswer({"event": "done", "layers": self._names([place, *lowers])})
 
     def layer(self, request: Mapping[str, Any], archive: int) -> Mapping[str, Any]:
         """A further layer, from an archive, with some of its directories hiding what is below them."""
@@ -119,35 +124,20 @@ class LayerStore:
         own = f"{STORE}/{name}/upper{session.generation}"
         return {"event": "done", "layers": self._names([own, *session.lowers])}
 
-    def extract(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    def extract(self, request: Mapping[str, Any]) -> Steps:
         """A further layer: of what some layers have changed of an image, what may be seen above that image.
         What was left out is a JSON object in a file in memory."""
         name = request["layer"]
         self._make_disk(name, request["disk_bytes"])
-        place = f"{STORE}/{name}/upper0"
-        os.mkdir(place)
         selection = layer_merging.Selection.of(request["kept"], request["open"], request["closed"])
-        changed = [self._path(layer) for layer in request["layers"]]
-        with self._view(request["image"]) as image:
-            left_out = layer_merging.extract(changed, place, selection, image)
-        told = {"reverted": sorted(left_out.reverted), "hidden": sorted(left_out.hidden)}
+        changed, image = ([self._path(layer) for layer in request[kind]] for kind in ("layers", "image"))
         listing = os.memfd_create("left out", os.MFD_CLOEXEC)
-        with os.fdopen(os.dup(listing), "wb") as file:
-            file.write(json.dumps(told).encode())
-        return {"event": "done", "layers": self._names([place])}, listing
-
-    @contextlib.contextmanager
-    def _view(self, names: Sequence[str]) -> Iterator[str]:
-        """Some layers, seen as one tree."""
-        place = f"{STORE}/view"
-        os.makedirs(place, exist_ok=True)
-        seen = mounts.make_overlay([self._path(name) for name in names])
-        mounts.attach(seen, place)
-        os.close(seen)
         try:
-            yield place
-        finally:
-            mounts.unmount(place)
+            yield partial(_extract, f"{STORE}/{name}", changed, selection, image, listing)
+        except OSError:
+            os.close(listing)
+            raise
+        return StoreAnswer({"event": "done", "layers": [f"{name}/upper0"]}, [listing])
 
     def close(self, name: str, *, keep: bool = False) -> Mapping[str, Any]:
         """Forget a session or a layer; what others still stand on stays until they are closed.
@@ -160,7 +150,7 @@ class LayerStore:
         needed = {path.split("/")[2] for one in self.sessions.values() for path in one.lowers}
         for entry in os.listdir(STORE):
             is_free = entry not in needed and entry not in self.sessions and entry not in self.disks
-            if is_free and entry not in ("image", "mask", "view"):
+            if is_free and entry not in ("image", "mask"):
                 with contextlib.suppress(OSError):
                     mounts.unmount(f"{STORE}/{entry}")
                 with contextlib.suppress(OSError):
@@ -174,12 +164,12 @@ class LayerStore:
         kernel.mount("tmpfs", f"{STORE}/{name}", "tmpfs", kernel.NO_DEVICES, options)
         self.disks.add(name)
 
-    def _overlay(self, name: str) -> int:
-        session = self.sessions[name]
-        upper, work = (f"{STORE}/{name}/{kind}{session.generation}" for kind in ("upper", "work"))
-        os.mkdir(upper)
-        os.mkdir(work)
-        return mounts.make_overlay(session.lowers, upper, work)
+    @staticmethod
+    def _overlay(name: str, lowers: Sequence[str], generation: int) -> int:
+        upper, work = (f"{STORE}/{name}/{kind}{generation}" for kind in ("upper", "work"))
+        for folder in (upper, work):
+            os.makedirs(folder, exist_ok=True)  # an earlier attempt may have made them
+        return mounts.make_overlay(lowers, upper, work)
 
     @staticmethod
     def _names(paths: Sequence[str]) -> list[str]:
@@ -205,53 +195,72 @@ def main(channel_descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.become_subreaper()
     wire.send_packet(channel, {"event": "ready", "layers": LayerStore._names(store.image)})
-    while (packet := wire.receive_packet(channel)) is not None:
-        _answer(channel, store, *packet)
+    StoreRequests(channel, partial(_steps, store)).serve()
 
 
-def _answer(
-    channel: "socket.SocketType", store: LayerStore, request: Mapping[str, Any], descriptors: list[int]
-) -> None:
-    given: list[int] = []
-    try:
-        reply, given = _do(store, request, descriptors)
-    except (OSError, tarfile.TarError, KeyError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        reply = {"event": "failed", "message": str(error) or repr(error), "errno": number}
-    wire.send_packet(channel, reply, given)
-    for descriptor in (*given, *descriptors):
-        os.close(descriptor)
-
-
-def _do(
-    store: LayerStore, request: Mapping[str, Any], descriptors: list[int]
-) -> tuple[Mapping[str, Any], list[int]]:
+def _steps(store: LayerStore, request: Mapping[str, Any], descriptors: Sequence[int]) -> Steps:
     match request["op"]:
         case "open":
-            return store.open(request, descriptors), []
+            return StoreAnswer(store.open(request, descriptors))
         case "stack":
-            reply, tree = store.stack(request["session"])
-            return reply, [tree]
+            return (yield from store.stack(request["session"]))
         case "copy":
-            return store.copy(request["session"], request["layer"], request["disk_bytes"]), []
+            return (yield from store.copy(request["session"], request["layer"], request["disk_bytes"]))
         case "layer":
-            return store.layer(request, descriptors[0]), []
+            return StoreAnswer(store.layer(request, descriptors[0]))
         case "layers":
-            return store.layers_of(request["session"]), []
+            return StoreAnswer(store.layers_of(request["session"]))
         case "extract":
-            reply, listing = store.extract(request)
-            return reply, [listing]
+            return (yield from store.extract(request))
         case "close":
-            return store.close(request["session"], keep=request.get("keep", False)), []
+            return StoreAnswer(store.close(request["session"], keep=request.get("keep", False)))
     raise KeyError(request["op"])
+
+
+def _merge_anew(sources: Sequence[str], place: str) -> None:
+    """Merge layers into a new one, of which nothing is left when it fails."""
+    os.mkdir(place)
+    try:
+        layer_merging.merge(sources, place)
+    except BaseException:
+        tree.remove(place)
+        raise
+
+
+def _extract(
+    disk: str,
+    changed: Sequence[str],
+    selection: layer_merging.Selection,
+    image: Sequence[str],
+    listing: int,
+) -> None:
+    os.mkdir(f"{disk}/upper0")
+    with _view(image, f"{disk}/view") as seen:
+        left_out = layer_merging.extract(changed, f"{disk}/upper0", selection, seen)
+    told = {"reverted": sorted(left_out.reverted), "hidden": sorted(left_out.hidden)}
+    with os.fdopen(os.dup(listing), "wb") as file:
+        file.write(json.dumps(told).encode())
+
+
+@contextlib.contextmanager
+def _view(layer_paths: Sequence[str], place: str) -> Iterator[str]:
+    """Some layers, seen as one tree."""
+    os.mkdir(place)
+    seen = mounts.make_overlay(layer_paths)
+    mounts.attach(seen, place)
+    os.close(seen)
+    try:
+        yield place
+    finally:
+        mounts.unmount(place)
 
 
 def _prepare(settings: Mapping[str, Any]) -> LayerStore:
     root = "/" if settings["root"] == HOST else settings["root"]
     if os.getuid() == 0:
         namespace = _new_namespace(_map_range)
-        tree = mounts.clone_tree(root)
-        mounts.map_owners(tree, namespace)
+        cloned = mounts.clone_tree(root)
+        mounts.map_owners(cloned, namespace)
         kernel.setns(namespace, kernel.NEW_USER)
         os.close(namespace)
         kernel.unshare(kernel.NEW_MOUNT)
@@ -263,13 +272,13 @@ def _prepare(settings: Mapping[str, Any]) -> LayerStore:
         kernel.unshare(kernel.NEW_USER | kernel.NEW_MOUNT)
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             _write(f"/proc/self/{name}", text)
-        tree = mounts.clone_tree(root)
+        cloned = mounts.clone_tree(root)
     os.umask(0o022)
     kernel.mount(None, "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     kernel.mount("tmpfs", STORE, "tmpfs", kernel.NO_DEVICES, "mode=755")
     os.mkdir(f"{STORE}/image")
-    mounts.attach(tree, f"{STORE}/image")
-    os.close(tree)
+    mounts.attach(cloned, f"{STORE}/image")
+    os.close(cloned)
     image = [f"{STORE}/image"]
     if settings["root"] == HOST:
         os.mkdir(f"{STORE}/mask")

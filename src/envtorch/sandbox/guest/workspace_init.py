@@ -66,7 +66,7 @@ class WorkspaceInit:
             for descriptor in descriptors:
                 os.close(descriptor)
         if reply is not None:
-            wire.send_packet(self._control, reply, given)
+            wire.send_packet(self._control, {**reply, "id": request.get("id", 0)}, given)
         for descriptor in given:
             os.close(descriptor)
 

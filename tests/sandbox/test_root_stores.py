@@ -1,0 +1,167 @@
+"""The process that holds the layers: replies that come late, and requests that take long."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from envtorch.errors import EnvironmentFailed, OutOfResources
+from envtorch.sandbox import Workspace
+from envtorch.sandbox.root_stores import RootStore, root_store_for
+from envtorch.sandbox.workspace_channel import WorkspaceChannel
+from tests.sandbox.roots import HOST, require_host_root
+from tests.support import PATIENCE_S, eventually
+
+
+@pytest.fixture
+def workspace() -> Iterator[Workspace]:
+    require_host_root()
+    with Workspace(HOST) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def standing_still(store: RootStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stop the process for a while in which requests are given up soon."""
+    os.kill(store.process.pid, signal.SIGSTOP)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "timeout_s", 0.05)
+            yield
+    finally:
+        os.kill(store.process.pid, signal.SIGCONT)
+
+
+def test_a_reply_that_comes_late_is_never_taken_for_another(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = workspace.store
+    with Workspace(HOST) as other:
+        asked = {one._name: {"op": "layers", "session": one._name} for one in (workspace, other)}
+        with (
+            standing_still(store, monkeypatch),
+            pytest.raises(EnvironmentFailed, match="has not answered 'layers'"),
+        ):
+            store.ask(asked[workspace._name])
+        for name in (other._name, workspace._name, other._name):
+            reply, _ = store.ask(asked[name])
+            assert reply.layers[0] == f"{name}/upper0"
+
+
+def test_a_session_that_was_given_up_while_the_store_stood_still_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_host_root()
+    store = root_store_for(str(HOST.root))
+    before = session_mounts(store)
+    with (
+        standing_still(store, monkeypatch),
+        pytest.raises(EnvironmentFailed, match="has not answered 'open'"),
+    ):
+        Workspace(HOST)
+    with Workspace(HOST) as later:
+        assert later.run("echo fine").output == "fine\n"
+    eventually(lambda: session_mounts(store) == before, "its disk is gone")
+
+
+def session_mounts(store: RootStore) -> int:
+    return Path(f"/proc/{store.process.pid}/mountinfo").read_text().count(" /tmp/session-")
+
+
+def test_a_late_reply_of_an_init_is_never_taken_for_another() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        channel = WorkspaceChannel(ours, reply_s=0.05)
+        with pytest.raises(EnvironmentFailed, match="did not answer"):
+            channel.ask({"op": "network"})
+        theirs.send(b'{"event": "failed", "message": "of the first", "id": 1}')
+        theirs.send(b'{"event": "done", "pid": 2, "id": 2}')
+        reply, _ = channel.ask({"op": "processes"})
+        assert reply.pid == 2
+
+
+FILES = 15_000
+MANY = f"""python3 -c "
+import os
+for number in range({FILES}):
+    if number % 1000 == 0:
+        os.makedirs(f'/root/many/{{number // 1000}}')
+    os.close(os.open(f'/root/many/{{number // 1000}}/{{number}}', os.O_CREAT))
+" """
+
+
+def test_neighbours_go_on_while_the_many_files_of_one_session_are_copied(workspace: Workspace) -> None:
+    made = workspace.run(f"{MANY}; find /root/many -type f | wc -l", timeout_s=PATIENCE_S)
+    assert made.output.strip() == str(FILES)
+    copied: list[tuple[list[str], str]] = []
+    with Workspace(HOST) as neighbour:
+        copying, process = begin_copy(workspace, lambda: copied.append(workspace.copy_layers()))
+        os.kill(process, signal.SIGSTOP)  # it takes as long as this test does
+        try:
+            assert neighbour.run("echo fine").output == "fine\n"
+            (fork,) = neighbour.fork()
+            with fork:
+                assert fork.run("echo fine").output == "fine\n"
+            assert copying.is_alive()
+        finally:
+            os.kill(process, signal.SIGCONT)
+        copying.join(PATIENCE_S)
+    ((layers, name),) = copied
+    with Workspace(HOST, layers=layers) as other:
+        assert other.run("find /root/many -type f | wc -l").output.strip() == str(FILES)
+    workspace.store.ask({"op": "close", "session": name})
+
+
+def test_a_copy_whose_process_is_ended_fails_and_the_store_lives_on(workspace: Workspace) -> None:
+    workspace.run(MANY, timeout_s=PATIENCE_S)
+    failures: list[str] = []
+
+    def copy() -> None:
+        try:
+            workspace.copy_layers()
+        except EnvironmentFailed as error:
+            failures.append(str(error))
+
+    copying, process = begin_copy(workspace, copy)
+    os.kill(process, signal.SIGKILL)
+    copying.join(PATIENCE_S)
+    (failure,) = failures
+    assert "the process that merged layers was ended" in failure
+    mounts = Path(f"/proc/{workspace.store.process.pid}/mountinfo").read_text()
+    assert " /tmp/copy-" not in mounts
+    assert workspace.run("ls /root/many | wc -l").output.strip() == str(FILES // 1000)
+
+
+def begin_copy(workspace: Workspace, copy: Callable[[], None]) -> tuple[threading.Thread, int]:
+    """A thread that copies, and the process that does it."""
+    before = children_of(workspace.store)
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
+    eventually(lambda: children_of(workspace.store) > before, "the copy has begun")
+    (process,) = children_of(workspace.store) - before
+    return copying, process
+
+
+def children_of(store: RootStore) -> set[int]:
+    process = store.process.pid
+    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+
+
+def test_a_session_whose_layers_cannot_be_merged_goes_on_as_it_was(workspace: Workspace) -> None:
+    """Its 65th layer is merged with those below; the disk has no room for another copy of what is there."""
+    size = HOST.disk_bytes * 6 // 10
+    workspace.run(f"head -c {size} /dev/zero > /root/large", timeout_s=PATIENCE_S)
+    for _ in range(64):
+        workspace.stack()
+    for _ in range(2):
+        assert workspace.run("stat -c %s /root/large; echo on > /root/small").output == f"{size}\n"
+        with pytest.raises(OutOfResources):
+            workspace.stack()
+    layers = workspace.finish()
+    with Workspace(HOST, layers=layers) as other:
+        assert other.run("stat -c %s /root/large; cat /root/small").output == f"{size}\non\n"
