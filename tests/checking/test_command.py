@@ -149,6 +149,8 @@ import time
 
 from tests.checking.faults import Sound
 
+time.sleep(10 * SECONDS)
+
 
 class Slow(Sound):
     def reset(self, seed=None, episode_id=None):

@@ -73,11 +73,16 @@ INTERRUPTED = """
 import os, signal, sys, time
 from envtorch.rollout import BlockingRollouts
 from tests.rollout.dials import DialEnv
+from tests.rollout.test_blocking_rollouts import generate
+
+calls = []
 
 def interrupting(prompts):
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(0.5)
-    return []
+    calls.append(prompts)
+    if len(calls) == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.05)
+    return generate(prompts)
 
 try:
     with BlockingRollouts(DialEnv, sys.argv[1], interrupting) as rollouts:

@@ -1,7 +1,10 @@
 """When a sandbox is closed or swept nothing of the agent's runs on, wherever its processes have gone."""
 
+import os
 import re
 import secrets
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -95,13 +98,37 @@ def test_a_process_in_the_namespaces_of_a_fork_ends_with_its_own_sandbox(
             assert fork.run("import subprocess; subprocess.run(['true']).returncode").json() == 0
 
 
+def test_a_fork_runs_nothing_before_its_parents_init_tells_it_apart(forkable: Sandbox, mark: str) -> None:
+    forkable.fork(1)[0].close()
+    init = forkable._core.handle.host_process()
+    assert init is not None
+    os.kill(init, signal.SIGSTOP)
+    going_on = threading.Timer(1.0, os.kill, (init, signal.SIGCONT))
+    going_on.start()
+    try:
+        (fork,) = forkable.fork(1)
+        with fork:
+            fork.run(start_process(mark))
+            eventually(lambda: survivors(mark) != [], "the fork's process runs")
+            going_on.join()
+            assert forkable.run("while True: pass", timeout_s=0.3).outcome is Outcome.TIMED_OUT
+            assert len(survivors(mark)) == 1
+    finally:
+        going_on.join()
+
+
+def start_process(mark: str) -> str:
+    """Code that starts a process of that name, which stays."""
+    return (
+        "import ctypes, os, time\nif os.fork() == 0:\n"
+        f"    ctypes.CDLL(None).prctl(15, {mark!r}.encode(), 0, 0, 0)\n    time.sleep(1000)"
+    )
+
+
 def test_what_a_fork_started_is_not_swept_with_its_parent(forkable: Sandbox, mark: str) -> None:
     (fork,) = forkable.fork(1)
     with fork:
-        fork.run(
-            "import ctypes, os, time\nif os.fork() == 0:\n"
-            f"    ctypes.CDLL(None).prctl(15, {mark!r}.encode(), 0, 0, 0)\n    time.sleep(1000)"
-        )
+        fork.run(start_process(mark))
         eventually(lambda: survivors(mark) != [], "the fork's process runs")
         assert forkable.run("while True: pass", timeout_s=0.3).outcome is Outcome.TIMED_OUT
         assert len(survivors(mark)) == 1

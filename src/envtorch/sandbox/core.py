@@ -180,11 +180,17 @@ class Core:
                 self.moves.append(owned_resources().mover.submit(self.group.add, process))
             os.close(watch)
 
-    def adopt(self, process: int) -> None:
-        """Take in a forked interpreter, which was born in its parent's group and as its init's child."""
+    def adopt(self, process: int) -> bool:
+        """Take in a forked interpreter, which was born in its parent's group and as its init's child.
+
+        Answers whether the parent's init was asked to tell it apart from its own processes, which it says
+        `watched` to.
+        """
         ids = _ids_by_namespace(process)
         parent, handle = self.lineage.parent, self.handle
+        is_watched = False
         if len(ids) >= 3 and parent is not None:
+            is_watched = True
             self.lineage.generation = parent.lineage.generation + 1
             self.interpreter = process
             parent.handle.tell({"op": "watch_fork", "pid": ids[-2]}, [handle.far_control.fileno()])
@@ -193,6 +199,7 @@ class Core:
         handle.far_control.close()
         if self.group is not None:
             self.moves.append(owned_resources().mover.submit(self.group.add, process))
+        return is_watched
 
     def settle(self) -> None:
         """Wait until nothing is on its way into our group any more, so that it can be removed."""

@@ -140,7 +140,9 @@ def _enter_all(
         assert isinstance(said, protocol.Forked)
         if said.error is not None:
             raise OutOfResources(f"the interpreter could not fork: {said.error}")
-        slot.adopt((yield from _await_hello(slot, identifier, timeout_s)))
+        if slot.adopt((yield from _await_hello(slot, identifier, timeout_s))):
+            # Before the fork runs anything: a process that it starts has the mark that it has itself then.
+            yield from await_event(core, "watched", timeout_s=timeout_s)
 
 
 def _send_out(core: Core, slot: Core) -> str:

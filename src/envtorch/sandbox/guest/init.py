@@ -163,6 +163,7 @@ class Init:
                 # namespace. So it is us who learn how it ends, and we tell its owner in its init's name.
                 self.forked_interpreters[request["pid"]] = socket.SocketType(fileno=descriptors.pop())
                 self._mark(request["pid"])
+                wire.send_packet(self.control, {"event": "watched"})
             case "operate":
                 self._start(lambda given: self._operate(request["what"], given), request["job"], descriptors)
             case "signal":
