@@ -17,6 +17,10 @@ from envtorch.server.workers.peer_channels import PeerLink
 ATTACH = Message("attach", id=1, ch=0)
 
 
+async def always_room() -> None:
+    pass
+
+
 class Worker:
     """A peer that reads a request and ends the connection without an answer."""
 
@@ -51,6 +55,7 @@ def test_a_request_under_way_is_answered_when_the_connection_ends(code: int | No
                 JSON,
                 sessions,
                 sent.append,
+                always_room,
                 lambda: SessionLost("the worker is gone"),
                 lambda link, taken_over: ended.set(),
             )

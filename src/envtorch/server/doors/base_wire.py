@@ -48,7 +48,7 @@ class BaseConversation:
         """Answer a frame when those before it are answered."""
         if self._is_over or self._session is None:
             return
-        if self._is_busy or self._is_answering:
+        if self._is_busy or self._is_answering or self._waiting or not self._line.has_room(self._go_on):
             self._waiting.append(frame)
             self._backlog.add(len(frame))
             return
@@ -62,11 +62,16 @@ class BaseConversation:
         if self._is_answering:
             return
         self._is_answering = True
-        while self._waiting and not (self._is_busy or self._is_over):
+        while self._waiting and not (self._is_busy or self._is_over) and self._line.has_room(self._go_on):
             frame = self._waiting.popleft()
             self._answer_frame(session, frame)
             self._backlog.remove(len(frame))
         self._is_answering = False
+
+    def _go_on(self) -> None:
+        """A frame is answered, or what was unsent has been sent."""
+        if self._session is not None:
+            self._answer_next(self._session)
 
     def _answer_frame(self, session: Session, frame: bytes) -> None:
         self._is_busy = True
@@ -116,5 +121,4 @@ class BaseConversation:
     def _reply(self, frame: bytes) -> None:
         self._is_busy = False
         self._line.send(frame)
-        if self._session is not None:
-            self._answer_next(self._session)
+        self._go_on()

@@ -5,10 +5,10 @@ their replies wait in the session's ledger for whoever takes it up again.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from envtorch.errors import (
     UnknownMessage,
 )
 from envtorch.protocol.arguments import timeout_of
-from envtorch.protocol.batch import Share, Steps, write_rows
+from envtorch.protocol.batch import Share, Steps
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.extended import (
@@ -37,12 +37,12 @@ from envtorch.protocol.extended import (
     error_reply,
     read_envelope,
     read_frame,
-    write_frame,
 )
 from envtorch.protocol.formats import Format
 from envtorch.protocol.ledger import CallOutcome
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply
+from envtorch.server.doors.answer_frames import AnswerFrames, data_size
 from envtorch.server.doors.mcp_rpc import OwnCall, RpcDoor
 from envtorch.server.sessions.batch_steps import StepsTogether
 from envtorch.server.sessions.registry import Sessions
@@ -61,8 +61,6 @@ WAITING_LIMIT = 256
 """How many requests of a socket may wait for their answers before no more are read."""
 WAITING_PER_CHANNEL = 4
 """How many more may wait for each session on the socket."""
-NO_CHANNEL = -1
-"""The channel of a message that is for several."""
 
 Control = Callable[[Message], Coroutine[Any, Any, Reply]]
 
@@ -87,10 +85,12 @@ class ExtendedConversation:
         self._rpc = rpc
         self._mode = mode
         self._channels: dict[int, Session] = {}
-        self._far = sessions.peers.channels(format, self._send, self._far_lost)
-        self._outbox: list[Message] = []
-        self._batches: dict[int, list[tuple[int, Encoded]]] = {}
-        self._will_flush = self._is_over = False
+        self._far = sessions.peers.channels(format, self._send, self._room, self._far_lost)
+        self._inbox: deque[Message] = deque()
+        """Requests that were read and not accepted, as too much is unsent."""
+        self._drained = asyncio.Event()
+        self._answers = AnswerFrames(line, format, self._has_several)
+        self._is_over = False
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
         self._tasks: set[asyncio.Task[Any]] = set()
         self._controls: dict[str, Control] = {
@@ -108,6 +108,8 @@ class ExtendedConversation:
             await self._line.converse(self)
         finally:
             self._is_over = True
+            self._answers.close()
+            self._drained.set()
             self._sessions.drain_listeners.discard(self._say_draining)
             for session in set(self._channels.values()):
                 session.drop(self)
@@ -126,13 +128,44 @@ class ExtendedConversation:
         except EnvTorchError as error:
             self._send(Message.of(error_reply(error, self._format), id=None, ch=0))
             return
-        self._will_flush = True
+        self._answers.gather()
         for message in batch:
-            try:
-                self._dispatch(message)
-            except EnvTorchError as error:
-                self._answer(message, error_reply(error, self._format))
-        self._flush()
+            if self._inbox or not self.has_room():
+                self._inbox.append(message)
+                self._backlog.add(data_size(message))
+            else:
+                self._dispatch_or_refuse(message)
+        self._answers.flush()
+
+    def has_room(self) -> bool:
+        """Whether another request may be begun, as no more than `UNSENT_BYTES` of answers are unsent."""
+        return self._answers.has_room(self._go_on)
+
+    def _go_on(self) -> None:
+        """What was unsent has been sent: begin what was held back, in its order."""
+        if self._is_over:
+            return
+        self._drained.set()
+        self._answers.gather()
+        for session in list(self._channels.values()):
+            session.proceed()
+        while self._inbox and self.has_room():
+            message = self._inbox.popleft()
+            self._backlog.remove(data_size(message))
+            self._dispatch_or_refuse(message)
+        self._answers.flush()
+
+    async def _room(self) -> None:
+        """Wait while too much is unsent, and no longer than the socket lasts."""
+        while not (self._is_over or self.has_room()):
+            self._drained.clear()
+            await self._drained.wait()
+
+    def _dispatch_or_refuse(self, message: Message) -> None:
+        try:
+            self._dispatch(message)
+        except EnvTorchError as error:
+            self._answer(message, error_reply(error, self._format))
 
     def _refuse(self, frame: bytes) -> None:
         """Answer a frame that is too large, under its request's id where it is one request."""
@@ -206,7 +239,7 @@ class ExtendedConversation:
         if outcome.is_settled:
             tell(outcome)
             return
-        size = len(bytes(message.data))
+        size = data_size(message)
         self._backlog.add(size)
         outcome.then(partial(self._arrived, size, tell))
 
@@ -396,47 +429,16 @@ class ExtendedConversation:
             self._settled(message, outcome)
             return
         assert message.id is not None
-        self._batches.setdefault(message.id, []).append((message.ch, outcome.result))
-        self._flush_soon()
-
-    def _written_batches(self) -> list[Message]:
-        batches, self._batches = self._batches, {}
-        written = []
-        for id, steps in batches.items():
-            if len(steps) == 1:
-                channel, encoded = steps[0]
-                written.append(Message("observation", id, channel, msgspec.Raw(encoded.data())))
-                continue
-            steps.sort(key=itemgetter(0))
-            channels = [channel for channel, _ in steps]
-            data = write_rows([encoded for _, encoded in steps], channels, self._format)
-            written.append(Message("observations", id=id, ch=NO_CHANNEL, data=msgspec.Raw(data)))
-        return written
+        self._answers.add_step(message.id, message.ch, outcome.result)
 
     def _answer(self, message: Message, reply: Reply) -> None:
         self._send(Message.of(reply, id=message.id, ch=message.ch))
 
     def _send(self, message: Message) -> None:
-        """Replies that come together travel together, as one frame; a single session's come one by one."""
-        self._outbox.append(message)
-        self._flush_soon()
+        self._answers.add(message)
 
-    def _flush_soon(self) -> None:
-        if self._will_flush:
-            return
-        if len(self._channels) + len(self._far.held) < 2:
-            self._flush()
-            return
-        self._will_flush = True
-        asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._will_flush = False
-        if self._batches:
-            self._outbox += self._written_batches()
-        outbox, self._outbox = self._outbox, []
-        if outbox:
-            self._line.send(write_frame(outbox, self._format), binary=self._format.is_binary)
+    def _has_several(self) -> bool:
+        return len(self._channels) + len(self._far.held) > 1
 
     def _say_draining(self) -> None:
         self._send(Message("draining"))

@@ -14,7 +14,7 @@ from envtorch.server.doors.extended_wire import ExtendedConversation
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
-from envtorch.server.transport.connection import Line, accept
+from envtorch.server.transport.connection import STALLED_S, Line, accept
 from envtorch.settings import ServerMode
 
 __all__ = ["SocketDoor"]
@@ -24,26 +24,38 @@ ARRIVAL_PATIENCE_S = 0.25
 
 
 class SocketDoor:
-    """Drives sessions over WebSockets."""
+    """Drives sessions over WebSockets. A peer that reads nothing for `stalled_s` is dropped."""
 
-    def __init__(self, sessions: Sessions, rpc: RpcDoor, mode: ServerMode, max_bytes: int) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        rpc: RpcDoor,
+        mode: ServerMode,
+        max_bytes: int,
+        *,
+        stalled_s: float | None = STALLED_S,
+    ) -> None:
         self._sessions = sessions
         self._rpc = rpc
         self._mode = mode
         self._max_bytes = max_bytes
+        self._stalled_s = stalled_s
 
     async def endpoint(self, websocket: WebSocket) -> None:
         """Serve one socket: on the extended wire if the client offers it, else on OpenEnv's."""
         for offered in websocket.scope.get("subprotocols", ()):
             format = FORMATS.get(offered)
             if format is not None:
-                line = await accept(websocket, offered, max_bytes=self._max_bytes)
+                line = await self._accept(websocket, offered)
                 await ExtendedConversation(
                     line, format, self._sessions, self._rpc, self._mode, self._max_bytes
                 ).serve()
                 return
         session_id = websocket.query_params.get("session_id")
-        await self._base(await accept(websocket, max_bytes=self._max_bytes), session_id)
+        await self._base(await self._accept(websocket), session_id)
+
+    async def _accept(self, websocket: WebSocket, subprotocol: str | None = None) -> Line:
+        return await accept(websocket, subprotocol, max_bytes=self._max_bytes, stalled_s=self._stalled_s)
 
     async def _base(self, line: Line, session_id: str | None) -> None:
         """A session of the socket's own, or the one that `?session_id=` names."""

@@ -4,7 +4,7 @@ A server of one process has `NoPeers`. With `--workers N` the peers are those of
 `envtorch.server.workers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from envtorch.protocol.extended import Message
@@ -49,9 +49,16 @@ class Peers(Protocol):
         """Which of them holds the session of this id or token; None for none of them."""
 
     def channels(
-        self, format: Format, send: Callable[[Message], None], lost: Callable[[], None]
+        self,
+        format: Format,
+        send: Callable[[Message], None],
+        room: Callable[[], Awaitable[None]],
+        lost: Callable[[], None],
     ) -> PeerChannels:
-        """Room for channels of one socket. `lost` is called when other sockets have taken sessions over."""
+        """The channels of one socket, none yet. `room` waits until `send` may be called again.
+
+        `lost` is called when other sockets have taken sessions over.
+        """
         ...
 
     async def rpc(self, worker: int, text: str | bytes) -> bytes:
@@ -80,7 +87,11 @@ class NoPeers:
         return None
 
     def channels(
-        self, format: Format, send: Callable[[Message], None], lost: Callable[[], None]
+        self,
+        format: Format,
+        send: Callable[[Message], None],
+        room: Callable[[], Awaitable[None]],
+        lost: Callable[[], None],
     ) -> PeerChannels:
         return _NoChannels()
 

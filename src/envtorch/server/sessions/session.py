@@ -177,10 +177,8 @@ class Session:
             outcome.deadline = loop.call_later(timeout_s, self._time_out, outcome, timeout_s)
         if self._context.span is not no_span:
             outcome.then(self._context.span(call.operation, self.id))
-        if self._running is None:
-            self._start(outcome)
-        else:
-            self._waiting.append(outcome)
+        self._waiting.append(outcome)
+        self.proceed()
         return outcome
 
     async def call(
@@ -248,17 +246,21 @@ class Session:
         if self.unheld_s is not None and self._holder is None:
             self._watch_lease()
         self.ledger.settle(outcome, result, error)
-        self._advance()
+        self.proceed()
 
-    def _advance(self) -> None:
-        """Start what waits. A call that is answered at once comes back here, and is not nested."""
+    def proceed(self) -> None:
+        """Start what waits, while the socket has room for answers. Calls answered at once are not nested."""
         if not self._is_advancing:
             self._is_advancing = True
-            while self._waiting and self._running is None:
+            while self._waiting and self._running is None and self._has_room:
                 self._start(self._waiting.popleft())
             self._is_advancing = False
         if self._idle is not None and self._running is None:
             self._idle.set()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._holder is None or self._holder.has_room()
 
     def _account(self, outcome: CallOutcome, now: float, result: Any, error: EnvTorchError | None) -> None:
         """Count a call that was made, record it, and log its failure."""
@@ -299,6 +301,8 @@ class Session:
             host is not None
             and host.has_begun
             and self._running is None
+            and not self._waiting
+            and self._has_room
             and self._gone is None
             and id > self.ledger.newest
             and self._recorder is None
@@ -383,6 +387,7 @@ class Session:
             self._rest = advance(self._rest, Event.ATTACHED)
             self._context.meter.resumed += 1
         self._watch_lease()
+        self.proceed()
 
     def drop(self, holder: Holder) -> None:
         """The socket is gone; the session waits for another one to attach, whether a call runs or not."""
@@ -392,6 +397,7 @@ class Session:
             self._rest = advance(self._rest, Event.DETACHED)
             self._context.meter.detached += 1
             self._watch_lease()
+            self.proceed()
 
     def attach(self) -> None:
         """A socket joins a session that lives without one. Raises `SessionLost` when another one has."""

@@ -18,6 +18,9 @@ class Holder(Protocol):
     def lost(self, session: "Session") -> None:
         """Another socket has attached to the session."""
 
+    def has_room(self) -> bool:
+        """Whether another answer may be sent. If not, the session's `proceed` is called when it may."""
+
 
 class SessionContext(Protocol):
     """The server, as its sessions see it."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-__all__ = ["EXTENSION", "STALLED_S", "AsgiLine", "Backlog", "Conversation", "Line", "accept"]
+__all__ = ["EXTENSION", "STALLED_S", "UNSENT_BYTES", "AsgiLine", "Backlog", "Conversation", "Line", "accept"]
 
 EXTENSION = "envtorch.line"
 """The ASGI extension by which our server offers the socket itself."""
@@ -20,8 +20,8 @@ EXTENSION = "envtorch.line"
 UNSENT_LIMIT = 64
 """How many frames may wait to be sent before no more are read."""
 
-UNSENT_BYTES = 1024 * 1024
-"""How many bytes may wait to be sent before no more are read."""
+UNSENT_BYTES = 4 * 1024 * 1024
+"""How many bytes may wait to be sent on a socket. While there are more, none of its requests is begun."""
 
 STALLED_S = 60.0
 """How long a peer may read nothing of what is sent to it before its socket is dropped."""
@@ -48,6 +48,13 @@ class Line(Protocol):
 
     def resume(self) -> None:
         """Read on."""
+
+    def has_room(self, go_on: Callable[[], None], *, more: int = 0) -> bool:
+        """Whether another answer may be sent, besides `more` bytes that will be: `UNSENT_BYTES` or less wait.
+
+        If not, the `go_on` that was given last is called, once, when what waited has been sent; never after
+        the socket has ended.
+        """
 
     async def converse(self, conversation: Conversation) -> None:
         """Hand every frame to the conversation, until the socket ends."""
@@ -85,11 +92,18 @@ class Backlog:
         return self._requests >= self.most_requests or self._bytes >= self._most_bytes
 
 
-async def accept(websocket: WebSocket, subprotocol: str | None = None, *, max_bytes: int) -> Line:
+async def accept(
+    websocket: WebSocket,
+    subprotocol: str | None = None,
+    *,
+    max_bytes: int,
+    stalled_s: float | None = STALLED_S,
+) -> Line:
     """Accept a socket, on the fastest transport that the server has.
 
     Messages of up to `max_bytes` are meant to be answered; much larger ones are not read at all, and end the
-    socket.
+    socket. `stalled_s` is None for a worker of this server: it reads as fast as its client does, and drops
+    that client.
     """
     offer: Callable[[WebSocket, str | None, int], Awaitable[Line | None]] | None
     offer = websocket.scope.get("extensions", {}).get(EXTENSION, {}).get("take")
@@ -97,14 +111,15 @@ async def accept(websocket: WebSocket, subprotocol: str | None = None, *, max_by
     if line is not None:
         return line
     await websocket.accept(subprotocol=subprotocol)
-    return AsgiLine(websocket)
+    return AsgiLine(websocket, stalled_s)
 
 
 class AsgiLine:
     """A socket behind ASGI's `receive` and `send`."""
 
-    def __init__(self, websocket: WebSocket) -> None:
+    def __init__(self, websocket: WebSocket, stalled_s: float | None) -> None:
         self._websocket = websocket
+        self._stalled_s = stalled_s
         self._outbox: list[tuple[bytes, bool]] = []
         self._unsent = 0
         self._reading = asyncio.timeout(None)
@@ -113,12 +128,13 @@ class AsgiLine:
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._paused = False
+        self._go_on: Callable[[], None] | None = None
 
     def send(self, frame: bytes, *, binary: bool = False) -> None:
         self._outbox.append((frame, binary))
         self._unsent += len(frame)
         self._wake.set()
-        if len(self._outbox) >= UNSENT_LIMIT or self._unsent >= UNSENT_BYTES:
+        if self._is_congested:
             self._may_read.clear()
 
     def close(self, code: int = 1000) -> None:
@@ -131,7 +147,24 @@ class AsgiLine:
 
     def resume(self) -> None:
         self._paused = False
-        self._may_read.set()
+        if not self._is_congested:
+            self._may_read.set()
+
+    def has_room(self, go_on: Callable[[], None], *, more: int = 0) -> bool:
+        if self._unsent + more <= UNSENT_BYTES:
+            return True
+        self._go_on = go_on
+        self._tell_drained()
+        return False
+
+    @property
+    def _is_congested(self) -> bool:
+        return len(self._outbox) >= UNSENT_LIMIT or self._unsent >= UNSENT_BYTES
+
+    def _tell_drained(self) -> None:
+        if self._go_on is not None and self._unsent == 0:
+            go_on, self._go_on = self._go_on, None
+            asyncio.get_running_loop().call_soon(go_on)
 
     async def converse(self, conversation: Conversation) -> None:
         writer = asyncio.get_running_loop().create_task(self._write())
@@ -169,11 +202,12 @@ class AsgiLine:
                     return
                 if not self._paused and not self._outbox:
                     self._may_read.set()
+                self._tell_drained()
 
     async def _send_in_time(self, frame: bytes, binary: bool) -> bool:
         """Send a frame; False when the peer reads nothing, and the socket is given up."""
         try:
-            async with asyncio.timeout(STALLED_S):
+            async with asyncio.timeout(self._stalled_s):
                 await self._send(frame, binary)
         except TimeoutError:
             self._reading.reschedule(asyncio.get_running_loop().time())

@@ -23,7 +23,7 @@ from picows.common import (
 )
 from picows.picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from envtorch.server.transport.connection import STALLED_S, Conversation
+from envtorch.server.transport.connection import STALLED_S, UNSENT_BYTES, Conversation
 
 __all__ = ["FastLine"]
 
@@ -52,7 +52,11 @@ PROGRESS_S = 2.0
 """How often a peer that is slow to read is looked at."""
 UNSENT_MESSAGES = 4
 """How many messages of the largest size may be unsent to a peer that reads nothing, before it is dropped."""
-
+SMALL_FRAME = 8192
+"""How many bytes of payload picows' `send` copies. Of a larger frame it gives the transport a view of its own
+header, which the next frame overwrites where the transport could not send it at once (picows 2.3)."""
+HEADER_ROOM = 14
+"""How many bytes picows needs in front of a payload for the header of its frame."""
 
 HANDSHAKE = (
     b"GET /ws HTTP/1.1\r\nHost: envtorch\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -164,6 +168,8 @@ class FastLine(WSListener):
         self._is_refused = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_congested = self._is_paused = False
+        self._posted = 0
+        self._go_on: Callable[[], None] | None = None
         self._slow_reader: SlowReaderWatch | None = None
 
     def open(
@@ -234,6 +240,7 @@ class FastLine(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._connections.discard(self)
+        self._go_on = None
         self._watch_progress(False)
         if not self._ended.done():
             self._ended.set_result(None)
@@ -247,6 +254,7 @@ class FastLine(WSListener):
         self._is_congested = False
         self._watch_reading()
         self._watch_progress(False)
+        self._tell_drained()
 
     def _keep(self, message: bytes) -> None:
         """Keep a message until a conversation begins."""
@@ -280,13 +288,20 @@ class FastLine(WSListener):
     # What a conversation asks for.
 
     def send(self, frame: bytes, *, binary: bool = False) -> None:
+        self._posted += len(frame)
         self._outbox.post(self, BINARY if binary else TEXT, frame)
 
     def write(self, kind: Any, frame: bytes) -> None:
         """Send a frame now: called by the outbox."""
         if self._slow_reader is not None:
             self._slow_reader.added += len(frame)
-        self._transport.send(kind, frame)
+        self._posted -= len(frame)
+        if len(frame) > SMALL_FRAME:
+            self._transport.send_reuse_external_bytearray(kind, bytearray(HEADER_ROOM) + frame, HEADER_ROOM)
+        else:
+            self._transport.send(kind, frame)
+        if self._go_on is not None:
+            self._tell_drained()
 
     def close(self, code: int = 1000) -> None:
         self._outbox.flush()
@@ -300,6 +315,21 @@ class FastLine(WSListener):
     def resume(self) -> None:
         self._is_paused = False
         self._watch_reading()
+
+    def has_room(self, go_on: Callable[[], None], *, more: int = 0) -> bool:
+        unsent = self._posted + more
+        if self._is_congested:
+            unsent += self._transport.underlying_transport.get_write_buffer_size()
+        if unsent <= UNSENT_BYTES or self._ended.done():
+            return True
+        self._go_on = go_on
+        self._tell_drained()
+        return False
+
+    def _tell_drained(self) -> None:
+        if self._go_on is not None and not self._is_congested and not self._posted:
+            go_on, self._go_on = self._go_on, None
+            asyncio.get_running_loop().call_soon(go_on)
 
     async def converse(self, conversation: Conversation) -> None:
         early, self._early = self._early, []

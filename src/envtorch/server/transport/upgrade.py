@@ -143,16 +143,19 @@ class FastProtocol(asyncio.Protocol):
             return None
         self._is_taken = True
         self._connections.discard(self)
-        headers = dict(self._headers)
-        answers_pings = headers.get(b"envtorch-pings") != b"unanswered"
         line = FastLine(self._connections, subprotocol, max_bytes)
         line.open(
             self._transport,
-            headers[b"sec-websocket-key"],
-            self._config.ws_ping_interval if answers_pings else None,
+            dict(self._headers)[b"sec-websocket-key"],
+            self._config.ws_ping_interval if self._answers_pings else None,
             self._config.ws_ping_timeout,
         )
         return line
+
+    @property
+    def _answers_pings(self) -> bool:
+        """Whether the client answers pings in time; one that may not says so."""
+        return (b"envtorch-pings", b"unanswered") not in self._headers
 
     async def _receive(self) -> Any:
         if not self._is_connect_told:
@@ -168,6 +171,8 @@ class FastProtocol(asyncio.Protocol):
         if self._standard is None:
             self._connections.discard(self)
             standard = self._standard = kind(*self._made_of)
+            if not self._answers_pings:
+                standard.ping_interval = None
             standard.connection_made(self._transport)
             standard.data_received(self._request)
             if kind is Accepted:

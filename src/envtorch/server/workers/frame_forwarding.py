@@ -26,6 +26,8 @@ class SocketTunnel:
         self._line = line
         self._sessions = sessions
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._drained = asyncio.Event()
+        self._is_over = False
         self._is_answered = is_answered
         self._unanswered = 0
 
@@ -36,6 +38,8 @@ class SocketTunnel:
         try:
             await self._line.converse(self)
         finally:
+            self._is_over = True
+            self._drained.set()
             there.cancel()
             with suppress(asyncio.CancelledError):
                 await there
@@ -63,9 +67,16 @@ class SocketTunnel:
                 while True:
                     self._line.send(await self._far.recv(decode=False))
                     self._answered(min(1, self._unanswered))
+                    await self._room()
         finally:
             self._answered(self._unanswered)
             self._line.close()
+
+    async def _room(self) -> None:
+        """Wait while the socket here has too much to send; meanwhile nothing is read from the neighbour."""
+        while not (self._is_over or self._line.has_room(self._drained.set)):
+            self._drained.clear()
+            await self._drained.wait()
 
     def _answered(self, count: int) -> None:
         self._unanswered -= count

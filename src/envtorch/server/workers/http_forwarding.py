@@ -57,7 +57,9 @@ class Relay:
         self._max_bytes = server.max_message_bytes
         self._peers = peers
         self._rpc = RpcDoor(server.sessions)
-        self._door = SocketDoor(server.sessions, self._rpc, server.mode, server.max_message_bytes)
+        self._door = SocketDoor(
+            server.sessions, self._rpc, server.mode, server.max_message_bytes, stalled_s=None
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

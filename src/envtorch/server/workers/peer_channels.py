@@ -25,6 +25,8 @@ __all__ = ["Channels"]
 
 Dial = Callable[[int], Awaitable[ClientConnection]]
 Receiver = Callable[[Message], None]
+Room = Callable[[], Awaitable[None]]
+"""Waits while the socket here has too much to send, and no longer than it lasts."""
 Gone = Callable[[], EnvTorchError]
 """What to say of a session whose worker does not answer any more."""
 
@@ -38,6 +40,7 @@ class PeerLink:
         format: Format,
         sessions: Sessions,
         send: Receiver,
+        room: Room,
         gone: Gone,
         ended: "Callable[[PeerLink, bool], None]",
     ) -> None:
@@ -45,6 +48,7 @@ class PeerLink:
         self._format = format
         self._sessions = sessions
         self._send = send
+        self._room = room
         self._gone = gone
         self._ended = ended
         self._outbox: list[Message] = []
@@ -99,6 +103,7 @@ class PeerLink:
             while True:
                 for message in read_frame(await self._connection.recv(decode=False), self._format):
                     self._arrived(message)
+                await self._room()
         except ConnectionClosed:
             pass
         finally:
@@ -143,6 +148,7 @@ class Channels:
         dial: Dial,
         gone: Gone,
         send: Receiver,
+        room: Room,
         lost: Callable[[], None],
     ) -> None:
         self.held: dict[int, PeerSession] = {}
@@ -151,6 +157,7 @@ class Channels:
         self._dial = dial
         self._gone = gone
         self._send = send
+        self._room = room
         self._lost = lost
         self._links: dict[int, asyncio.Task[PeerLink]] = {}
         self._closed = False
@@ -178,7 +185,9 @@ class Channels:
             connection = await self._dial(worker)
         except (OSError, TimeoutError, ConnectionClosed) as error:
             raise self._gone() from error
-        link = PeerLink(connection, self._format, self._sessions, self._send, self._gone, self._ended)
+        link = PeerLink(
+            connection, self._format, self._sessions, self._send, self._room, self._gone, self._ended
+        )
         if self._closed:
             link.close()
         return link

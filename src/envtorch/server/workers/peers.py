@@ -33,6 +33,8 @@ RPC_PATH = "/.envtorch/rpc"
 KEPT_S = 2.0
 """How long an idle connection is kept: shorter than the neighbour's patience, so that none ends in use."""
 DIAL_S = 30.0
+UNREAD_FRAMES = 2
+"""How many frames of a neighbour may wait to be passed on before no more are read."""
 
 Header = tuple[bytes, bytes]
 
@@ -65,14 +67,18 @@ class WorkerPeers:
     # Sockets.
 
     def channels(
-        self, format: Format, send: Callable[[Message], None], lost: Callable[[], None]
+        self,
+        format: Format,
+        send: Callable[[Message], None],
+        room: Callable[[], Awaitable[None]],
+        lost: Callable[[], None],
     ) -> PeerChannels:
         subprotocol = next(name for name, known in FORMATS.items() if known is format)
 
         async def dial(worker: int) -> ClientConnection:
             return await self._dial(worker, SOCKET_PATH, [Subprotocol(subprotocol)])
 
-        return Channels(format, self._sessions, dial, self.gone, send, lost)
+        return Channels(format, self._sessions, dial, self.gone, send, room, lost)
 
     async def _dial(
         self,
@@ -83,6 +89,7 @@ class WorkerPeers:
     ) -> ClientConnection:
         """A socket to another worker: as a worker, or with the headers of whoever it is for."""
         shown = dict(headers) if headers is not None else {SECRET_HEADER: self.secret}
+        shown["EnvTorch-Pings"] = "unanswered"  # while this worker's own client does not read
         try:
             return await unix_connect(
                 address_of(self._directory, worker),
@@ -91,6 +98,7 @@ class WorkerPeers:
                 additional_headers=shown,
                 compression=None,
                 max_size=None,
+                max_queue=UNREAD_FRAMES,
                 ping_interval=None,
                 open_timeout=DIAL_S,
             )
