@@ -10,7 +10,7 @@ from envtorch.protocol.batch import write_rows
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.extended import Message, write_frame
 from envtorch.protocol.formats import Format
-from envtorch.server.transport.connection import Line
+from envtorch.server.transport.connection import UNSENT_BYTES, Line
 
 __all__ = ["AnswerFrames", "data_size"]
 
@@ -35,21 +35,19 @@ class AnswerFrames:
 
     def add(self, message: Message) -> None:
         self._messages.append(message)
-        self._bytes += data_size(message)
-        self._flush_soon()
+        self._count(data_size(message))
 
     def add_step(self, id: int, channel: int, result: Encoded) -> None:
         """Add one step of a batch, to be answered in one message with the others of this turn."""
         self._batches.setdefault(id, []).append((channel, result))
-        self._bytes += result.size
-        self._flush_soon()
+        self._count(result.size)
 
     def has_room(self, go_on: Callable[[], None]) -> bool:
         """The line's `has_room`, with what was added here."""
         return self._line.has_room(go_on, more=self._bytes)
 
     def gather(self) -> None:
-        """Send nothing before `flush` is called."""
+        """Send nothing before `flush` is called, unless it becomes too much to keep."""
         self._will_flush = True
 
     def flush(self) -> None:
@@ -63,6 +61,13 @@ class AnswerFrames:
     def close(self) -> None:
         """The socket has ended: what is added from now on is dropped. Sessions keep their answers."""
         self._is_closed = True
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        if self._will_flush and self._bytes > UNSENT_BYTES:
+            self.flush()
+            self._will_flush = True
+        self._flush_soon()
 
     def _flush_soon(self) -> None:
         if self._will_flush:
