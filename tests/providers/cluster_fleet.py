@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,13 @@ class Fleet:
         name = self.pods()[0].metadata.name
         ask = client.CoreV1Api(api).connect_get_namespaced_pod_exec
         try:
-            printed: str = stream(ask, name, self.namespace, command=list(command), stdout=True, stderr=False)
+            options = {"stdout": True, "stderr": False, "_preload_content": False}
+            running: Any = stream(ask, name, self.namespace, command=list(command), **options)
+            with closing(running):  # which the package leaves open where it reads everything itself
+                running.run_forever(timeout=PATIENCE_S)
+                return str(running.read_all())
         finally:
             api.close()
-        return printed
 
     def apply(self) -> None:
         """Make what a cluster of version 1.20 knows: budgets and autoscalers came into their own later."""
