@@ -6,7 +6,7 @@ their replies wait in the session's ledger for whoever takes it up again.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -85,6 +85,8 @@ class ExtendedConversation:
         self._rpc = rpc
         self._mode = mode
         self._channels: dict[int, Session] = {}
+        self._awaited: set[int] = set()
+        """Channels whose session is being opened or found."""
         self._far = sessions.peers.channels(format, self._send, self._room, self._far_lost)
         self._inbox: deque[Message] = deque()
         """Requests that were read and not accepted, as too much is unsent."""
@@ -94,8 +96,8 @@ class ExtendedConversation:
         self._context = copy_context()  # the handshake's: its headers may carry the caller's trace
         self._tasks: set[asyncio.Task[Any]] = set()
         self._controls: dict[str, Control] = {
-            "session": self._open,
-            "attach": self._attach,
+            "session": partial(self._bind, self._open),
+            "attach": partial(self._bind, self._attach),
             "cancel": self._cancel,
         }
 
@@ -324,7 +326,8 @@ class ExtendedConversation:
 
     def _forward(self, message: Message) -> None:
         """Pass a request on to the worker that has this channel's session."""
-        far = self._far.held.get(message.ch)
+        take = self._far.held.pop if message.type == "close" else self._far.held.get
+        far = take(message.ch, None)
         if far is None:
             raise SessionLost(f"there is no session on channel {message.ch}: open or attach one first")
         far.forward(message)
@@ -334,17 +337,33 @@ class ExtendedConversation:
     async def _control(self, message: Message, control: Control) -> None:
         try:
             reply = await control(message)
-        except HeldByPeer as found:
-            reply = await self._take_up_elsewhere(found.worker, message)
         except EnvTorchError as error:
             reply = error_reply(error, self._format)
         self._answer(message, reply)
 
+    async def _bind(self, find: Control, message: Message) -> Reply:
+        """Open or attach a session, here or at another worker, on a channel that gets no other meanwhile."""
+        if message.ch in self._awaited:
+            raise ProtocolError(f"channel {message.ch} is getting a session already: wait for that one")
+        self._awaited.add(message.ch)
+        try:
+            return await find(message)
+        except HeldByPeer as found:
+            self._require_free(message.ch, self._channels)
+            return await self._far.take_up(found.worker, message)
+        finally:
+            self._awaited.discard(message.ch)
+
+    def _require_free(self, channel: int, *taken: Container[int]) -> None:
+        if any(channel in channels for channels in taken):
+            raise ProtocolError(f"channel {channel} has a session already: close it, or use another channel")
+
     async def _open(self, message: Message) -> Reply:
         asked = control_data(message, Open, self._format)
-        if message.ch in self._channels or message.ch in self._far.held:
-            raise ProtocolError(f"channel {message.ch} has a session already")
+        self._require_free(message.ch, self._channels, self._far.held)
         session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
+        if self._is_over and asked.token is None:  # nobody knows the token that it was given
+            await self._sessions.release(session, "the socket that asked for it is gone")
         return self._take_up(session, message.ch)
 
     async def _attach(self, message: Message) -> Reply:
@@ -355,24 +374,22 @@ class ExtendedConversation:
         session = self._sessions.by_token(asked.token)
         if session is None or not session.is_usable:
             raise SessionLost("the session is gone: its grace period is over, or the server was restarted")
+        if self._channels.get(message.ch) is session:
+            return self._session_reply(session)
         return self._take_up(session, message.ch)
-
-    async def _take_up_elsewhere(self, worker: int, message: Message) -> Reply:
-        try:
-            reply = await self._far.take_up(worker, message)
-        except EnvTorchError as error:
-            return error_reply(error, self._format)
-        if message.ch in self._far.held:
-            self._channels.pop(message.ch, None)
-        return reply
 
     def _take_up(self, session: Session, channel: int) -> Reply:
         if self._is_over:  # the wait for a slot outlived the socket; another one may have come for it
             raise SessionLost("the socket that asked for the session is gone")
+        self._require_free(channel, self._channels, self._far.held)
+        if session in self._channels.values():
+            raise ProtocolError("the session is on another channel of this socket already: use that one")
         session.hold(self)
-        self._far.held.pop(channel, None)
         self._channels[channel] = session
         self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * len(self._channels)
+        return self._session_reply(session)
+
+    def _session_reply(self, session: Session) -> Reply:
         told = {
             "session_id": session.id,
             "token": session.token,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import EnvTorchError, ProtocolError
 from envtorch.protocol.extended import Message, error_reply, read_frame, write_frame
 from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Reply
@@ -164,6 +164,10 @@ class Channels:
 
     async def take_up(self, worker: int, message: Message) -> Reply:
         link = await self._link(worker)
+        if self.held.get(message.ch, link) is not link:
+            raise ProtocolError(
+                f"channel {message.ch} has a session already: close it, or use another channel"
+            )
         answer = await link.ask(message)
         if answer.type == "session":
             self.held[message.ch] = link
