@@ -15,6 +15,7 @@ from tests.server.carts import (
     Cart,
     CartEnv,
     CartOfRows,
+    Push,
     Wire,
 )
 from tests.server.test_extended import extended
@@ -110,14 +111,16 @@ def test_a_repeated_id_gets_each_sessions_share(server: Running, format: Format)
         tokens = [wire.open(ch)["token"] for ch in range(2)]
         asked = {"ch": [0, 1], "columns": {"force": [1.0, 2.0]}}
         wire.ask(type="steps", id=1, ch=9, data=asked)
-        first = {ch: wire.ask(type="step", id=1, ch=ch, data={"force": 9.0})["data"] for ch in (0, 1)}
+        calls = len(Cart.calls)
+        first = {ch: wire.ask(type="step", id=1, ch=ch, data={"force": ch + 1.0})["data"] for ch in (0, 1)}
         assert [first[ch]["observation"]["position"] for ch in (0, 1)] == [1.0, 2.0]
         assert first[1]["reward"] == -2.0
         with extended(server, format) as other:  # under other channel numbers, too
             for ch, token in enumerate(reversed(tokens)):
                 other.ask(type="attach", id=50, ch=ch, data={"token": token})
-            share = other.ask(type="step", id=1, ch=0, data={"force": 9.0})["data"]
+            share = other.ask(type="step", id=1, ch=0, data={"force": 2.0})["data"]
             assert share["observation"]["position"] == 2.0
+            assert len(Cart.calls) == calls
             again = other.ask(type="step", id=2, ch=0, data={"force": 1.0})["data"]
             alone = again["observation"].keys(), again.keys()
             assert (share["observation"].keys(), share.keys() - {"metadata"}) == (
@@ -135,7 +138,7 @@ def test_a_failure_is_kept_like_any_answer(server: Running) -> None:
         first = wire.ask(type="steps", id=1, ch=9, data=asked)["data"]
         assert first["code"] == "EXECUTION_ERROR"
         calls = len(Cart.calls)
-        assert wire.ask(type="step", id=1, ch=0, data={"force": 1.0})["data"] == first
+        assert wire.ask(type="step", id=1, ch=0, data={"force": 1.0, "word": "fail"})["data"] == first
         assert len(Cart.calls) == calls
         wire.close(0)
 
@@ -153,13 +156,14 @@ def test_columns_that_are_none_are_refused_as_a_whole(server: Running, data: dic
             wire.close(ch)
 
 
+@pytest.mark.parametrize("actions", [{"force": [1.0] * 4}, [Push(force=1.0)] * 4], ids=["columns", "rows"])
 @pytest.mark.parametrize("wire", ["json", "msgpack"])
-def test_a_broken_line_loses_no_step_and_doubles_none(server: Running, wire: Wire) -> None:
+def test_a_broken_line_loses_no_step_and_doubles_none(server: Running, wire: Wire, actions: Any) -> None:
     def play(port: int) -> list[float]:
         with CartEnv.vector(f"http://127.0.0.1:{port}", 4, wire=wire) as envs:
             envs.reset(start=-100.0)
             for _ in range(6):
-                result = envs.step({"force": [1.0] * 4})
+                result = envs.step(actions)
             return list(result.column("position"))
 
     async def disturbed(planned: Break | None) -> tuple[list[float], int, dict[Direction, int]]:

@@ -1,7 +1,6 @@
 """The actions of a vector, encoded: from a list of them, or from a column for each of their fields."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -27,9 +26,6 @@ class Outgoing(Protocol):
 
     def data(self, part: slice) -> dict[str, msgspec.Raw]:
         """What a `steps` request says of those."""
-
-    def one(self, index: int) -> bytes:
-        """One of them, by itself."""
 
 
 class OutgoingRows:
@@ -68,9 +64,6 @@ class OutgoingRows:
             )
         return {"actions": msgspec.Raw(rows)}
 
-    def one(self, index: int) -> bytes:
-        return self._translation.encode_action(self._actions[index], self._format)
-
 
 class OutgoingColumns:
     """Actions that the caller has as columns: a list or an array for each field, or for some."""
@@ -90,13 +83,6 @@ class OutgoingColumns:
 
     def data(self, part: slice) -> dict[str, msgspec.Raw]:
         return {"columns": msgspec.Raw(encode_value(self._columns, self._format, blame=InvalidAction))}
-
-    def one(self, index: int) -> bytes:
-        return encode_value(self._rows[index], self._format, blame=InvalidAction)
-
-    @cached_property
-    def _rows(self) -> list[dict[str, Any]]:
-        return rows_in(self._columns, self._count)
 
 
 def rows_in(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:

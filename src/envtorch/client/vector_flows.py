@@ -14,6 +14,7 @@ from envtorch.client.vector_results import Outcome, VectorResult
 from envtorch.client.vector_sessions import VectorSessions
 from envtorch.errors import ClientClosed, ConfigurationError, InvalidAction
 from envtorch.protocol.arguments import is_whole, shown, timeout_of
+from envtorch.protocol.batch import Steps
 from envtorch.protocol.channel import Arrived
 from envtorch.protocol.extended import MOST_IN_FRAME
 from envtorch.protocol.formats import JSON, Format
@@ -264,15 +265,17 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def _start(self, places: list[int], actions: Outgoing, timeout_s: float | None) -> SocketFlow[None]:
         sessions = self._opened()
-
-        index: dict[int, int] = {}  # filled when it is needed
+        parts = [(places[part], actions.data(part)) for part in actions.parts()]
+        alone: dict[int, bytes] = {}  # filled when it is needed
 
         def one(place: int) -> bytes:
-            if not index:
-                index.update({place: i for i, place in enumerate(places)})
-            return actions.one(index[place])
+            """The action as the server has it from the request for all: a repeat has the same bytes."""
+            if not alone:
+                for channels, data in parts:
+                    rows = Steps(channels, **data).rows(self.format)
+                    alone.update(zip(channels, map(bytes, rows), strict=True))
+            return alone[place]
 
-        parts = [(places[part], actions.data(part)) for part in actions.parts()]
         for channels, data in parts:  # all, or none is sent
             size = sum(len(bytes(raw)) for raw in data.values())
             sessions.channels.require_size(size, len(channels))

@@ -7,7 +7,7 @@ repeated gets the outcome of the first one.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from envtorch.errors import AnswerDropped, EnvTorchError, ProtocolError
 from envtorch.protocol.batch import Share
@@ -15,13 +15,22 @@ from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.wire import Reply
 
-__all__ = ["KEPT_BYTES", "KEPT_REQUESTS", "CallOutcome", "Ledger"]
+__all__ = ["KEPT_BYTES", "KEPT_REQUESTS", "CallOutcome", "Digest", "Ledger", "digest_of"]
 
 KEPT_REQUESTS = 128
 """How many requests of a session are known with their outcomes, if nobody acknowledges them."""
 
 KEPT_BYTES = 8 * 1024 * 1024
 """How many bytes of outcomes a session keeps, if nobody acknowledges them. The newest is kept in any case."""
+
+
+Digest: TypeAlias = int | Callable[[], int]
+"""A digest of a request's contents, or what finds it out when the request is repeated."""
+
+
+def digest_of(kind: str, data: bytes) -> int:
+    """The digest of a request: the same bytes, asked for the same."""
+    return hash((kind, data))
 
 
 class Timer(Protocol):
@@ -79,9 +88,23 @@ class NotedRequest:
 
     outcome: CallOutcome | None
     """None for one whose answer was dropped."""
-    digest: int | None
+    digest: Digest | None
     size: int = 0
     """What is kept of it, in bytes, since it is settled."""
+
+    def matches(self, digest: int | None) -> bool:
+        """Whether a request of this digest can be the same one. None matches any."""
+        if digest is None or self.digest is None:
+            return True
+        if not isinstance(self.digest, int):
+            self.digest = self.digest()
+        return digest == self.digest
+
+    def drop_answer(self) -> None:
+        """Keep nothing of it but its id, and its digest where that is known."""
+        self.outcome, self.size = None, 0
+        if not isinstance(self.digest, int):
+            self.digest = None
 
     @property
     def is_pending(self) -> bool:
@@ -123,7 +146,7 @@ class Ledger:
                     f"request {id} was accepted before, and its reply is no longer kept; it is not run again"
                 )
             return None
-        if digest is not None and entry.digest is not None and digest != entry.digest:
+        if not entry.matches(digest):
             raise ProtocolError(f"request {id} was accepted before, with different contents; it is not run")
         if entry.outcome is None:
             raise AnswerDropped(
@@ -135,7 +158,11 @@ class Ledger:
         return entry.outcome
 
     def note(
-        self, id: int | str, outcome: CallOutcome, digest: int | None = None, acknowledged: int | None = None
+        self,
+        id: int | str,
+        outcome: CallOutcome,
+        digest: Digest | None = None,
+        acknowledged: int | None = None,
     ) -> None:
         """Note a new request, before it runs; and that the caller has all replies up to `acknowledged`."""
         if acknowledged is not None:
@@ -164,7 +191,7 @@ class Ledger:
                 return
             if entry is not newest and not entry.is_pending:
                 self._bytes -= entry.size
-                entry.outcome, entry.size = None, 0
+                entry.drop_answer()
 
     def acknowledge(self, through: int) -> None:
         """The caller has every reply up to this number: they need not be kept."""

@@ -39,7 +39,7 @@ from envtorch.protocol.extended import (
     read_frame,
 )
 from envtorch.protocol.formats import Format
-from envtorch.protocol.ledger import CallOutcome
+from envtorch.protocol.ledger import CallOutcome, digest_of
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply
 from envtorch.server.doors.answer_frames import AnswerFrames, data_size
@@ -198,7 +198,7 @@ class ExtendedConversation:
 
     def _submit(self, session: Session, message: Message, id: int) -> None:
         """Have a request made in its session, and answer it when it is settled."""
-        digest = hash((message.type, bytes(message.data)))
+        digest = digest_of(message.type, bytes(message.data))
         tell = partial(self._settled, message)
         if message.type == "fork":
             outcome = session.once(id, digest, message.ack, partial(self._fork, session, message))
@@ -271,17 +271,12 @@ class ExtendedConversation:
             if session is None:
                 self._forward_or_refuse(one)
                 continue
-            outcome = self._context.run(
-                session.submit,
-                self._simulation_call(one),
-                id=id,
-                acknowledged=message.ack,
-                timeout_s=message.timeout_s,
-            )
+            digest = digest_of("step", bytes(action))
+            outcome = self._call(session, self._simulation_call(one), one, id, digest)
             self._await(one, outcome, partial(self._stepped, one))
 
     def _step_together(self, together: StepsTogether, asked: Steps, message: Message, id: int) -> None:
-        outcomes = together.run(asked.ch, id, message.ack, self._format)
+        outcomes = together.run(asked, id, message.ack, self._format)
         if together.columns is not None:
             self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(together.columns)))
             return

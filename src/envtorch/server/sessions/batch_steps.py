@@ -1,6 +1,7 @@
 """The steps of many sessions in one call, for environments whose author wrote `step_many`."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from types import CoroutineType
 from typing import Any
 
@@ -11,10 +12,25 @@ from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_observation
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost, answer_many, failure_of
-from envtorch.protocol.ledger import CallOutcome
+from envtorch.protocol.ledger import CallOutcome, digest_of
 from envtorch.server.sessions.session import Session
 
 __all__ = ["StepsTogether"]
+
+
+class RowDigests:
+    """The digests of the steps in a batch, as if each had been asked by itself. Steps are rarely repeated, so
+    they are found out when one is."""
+
+    def __init__(self, asked: Steps, format: Format) -> None:
+        self._asked, self._format = asked, format
+
+    def of(self, place: int) -> int:
+        return self._digests[place]
+
+    @cached_property
+    def _digests(self) -> list[int]:
+        return [digest_of("step", bytes(row)) for row in self._asked.rows(self._format)]
 
 
 class StepsTogether:
@@ -43,10 +59,9 @@ class StepsTogether:
             return None
         return cls(ready, hosts, actions)
 
-    def run(
-        self, channels: list[int], id: int, acknowledged: int | None, format: Format
-    ) -> list[CallOutcome]:
+    def run(self, asked: Steps, id: int, acknowledged: int | None, format: Format) -> list[CallOutcome]:
         """Take the steps; what came of each."""
+        channels, rows = asked.ch, RowDigests(asked, format)
 
         def act() -> tuple[Sequence[Any], EnvTorchError | None]:
             returned, error = answer_many(self._hosts, self._actions)
@@ -57,8 +72,11 @@ class StepsTogether:
             except BaseException as failed:  # what was returned may be of any kind, with code of its own
                 return (), failure_of("step_many", failed)
 
-        call = Call("step", format=format.name)
-        return Session.submit_together(self._sessions, call, act, id=id, acknowledged=acknowledged)
+        call = Call("step", bytes(asked.columns) or bytes(asked.actions), format.name)
+        digests = [partial(rows.of, place) for place in range(len(channels))]
+        return Session.submit_together(
+            self._sessions, call, act, id=id, digests=digests, acknowledged=acknowledged
+        )
 
     def _results(self, returned: Any, channels: list[int], format: Format) -> Sequence[Any]:
         """A result or an error for each session."""

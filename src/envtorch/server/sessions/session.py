@@ -20,7 +20,7 @@ from envtorch.errors import (
 from envtorch.protocol.calls import STEPPING, Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.host import failure_of
-from envtorch.protocol.ledger import CallOutcome, Ledger
+from envtorch.protocol.ledger import CallOutcome, Digest, Ledger
 from envtorch.protocol.mcp_result import is_done
 from envtorch.protocol.phases import Event, SessionPhase, advance
 from envtorch.server.runners.runner import Runner
@@ -317,6 +317,7 @@ class Session:
         act: Callable[[], "tuple[Sequence[Any], EnvTorchError | None]"],
         *,
         id: int,
+        digests: Sequence[Digest],
         acknowledged: int | None,
     ) -> list[CallOutcome]:
         """`submit`, for sessions that all `may_step_together`: one call for all of them, noted in each.
@@ -324,10 +325,10 @@ class Session:
         `act` makes the call. It gives a result for each session, or the error of all of them.
         """
         outcomes = []
-        for session in sessions:
+        for session, digest in zip(sessions, digests, strict=True):
             outcome = session._running = CallOutcome(call, id)
             outcome.began = session._clock()
-            session.ledger.note(id, outcome, None, acknowledged)
+            session.ledger.note(id, outcome, digest, acknowledged)
             session._context.meter.busy(+1)
             outcomes.append(outcome)
         results, error = act()
