@@ -56,15 +56,19 @@ NOTHING = msgspec.Raw(b"")
 T = TypeVar("T")
 
 
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that both formats can carry back."""
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One message in either direction, its data still encoded."""
 
     type: str
-    id: int | None = None
-    ch: int = 0
+    id: Whole | None = None
+    ch: Whole = 0
     data: msgspec.Raw = NOTHING
     timeout_s: float | None = None
-    ack: int | None = None
+    ack: Whole | None = None
     """The sender waits for no reply of this session to a request up to this id."""
 
     @classmethod
@@ -99,7 +103,7 @@ class Attach(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which request to take back."""
 
-    id: int
+    id: Whole
 
 
 class ForkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -38,7 +38,7 @@ from envtorch.protocol.extended import (
     read_envelope,
     read_frame,
 )
-from envtorch.protocol.formats import Format
+from envtorch.protocol.formats import READ_ERRORS, Format
 from envtorch.protocol.ledger import CallOutcome, digest_of
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply
@@ -256,6 +256,8 @@ class ExtendedConversation:
         """
         asked = control_data(message, Steps, self._format)
         self._require_simulation(message)
+        if not asked.ch:
+            raise InvalidAction("steps for no channel: name one or more in `ch`")
         if len(asked.ch) > MOST_IN_FRAME:
             raise ProtocolError(f"{len(asked.ch)} steps in a message: at most {MOST_IN_FRAME} are taken")
         if len(set(asked.ch)) < len(asked.ch):
@@ -303,7 +305,12 @@ class ExtendedConversation:
     def _json_of(self, message: Message) -> bytes:
         """The JSON-RPC request in an `mcp` message: it is JSON, whatever carries it."""
         data = bytes(message.data)
-        return write_json(self._format.read(data)) if self._format.is_binary else data
+        if not self._format.is_binary:
+            return data
+        try:
+            return write_json(self._format.read(data))
+        except (*READ_ERRORS, TypeError, ValueError, OverflowError) as error:
+            raise InvalidAction(f"the data of mcp is no JSON-RPC request: {error}") from None
 
     async def _rpc_elsewhere(self, session: Session, text: bytes) -> bytes:
         return await self._rpc.answer(text, own=session)
