@@ -79,6 +79,7 @@ __all__ = [
     "UnknownMessage",
     "Unsupported",
     "WrongProcess",
+    "encodable",
     "from_wire",
     "shortened",
 ]
@@ -88,8 +89,14 @@ MOST_CHARACTERS = 16 * 1024
 """The longest text in an error: what a caller or an environment puts into one may be of any size."""
 
 
+def encodable(text: str) -> str:
+    """A text that UTF-8 can carry: half a surrogate pair, which it cannot, is shown as its escape."""
+    return str.encode(text, "utf-8", "backslashreplace").decode()
+
+
 def shortened(text: str) -> str:
     """A text of an error, with its middle left out where it is longer than `MOST_CHARACTERS`."""
+    text = encodable(text)
     if len(text) <= MOST_CHARACTERS:
         return text
     half = MOST_CHARACTERS // 2
@@ -106,13 +113,22 @@ class EnvTorchError(Exception):
         message = shortened(message)
         super().__init__(message)
         self.message = message
-        self.details: dict[str, Any] = {
-            name: shortened(value) if isinstance(value, str) else value for name, value in details.items()
-        }
+        self.details: dict[str, Any] = _with_encodable_texts(details)
         """What the peer may know beside the message; sent along, and given back on the other side."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.details))
+
+
+def _with_encodable_texts(value: Any) -> Any:
+    """The value, with every text in it made `encodable` and `shortened`."""
+    if isinstance(value, str):
+        return shortened(value)
+    if type(value) is dict:
+        return {_with_encodable_texts(key): _with_encodable_texts(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_with_encodable_texts, value))
+    return value
 
 
 def _rebuild(cls: type[EnvTorchError], message: str, details: dict[str, Any]) -> EnvTorchError:

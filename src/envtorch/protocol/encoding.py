@@ -271,9 +271,11 @@ def reward_of(reward: Any, *, strict: bool = False, method: str = "step") -> Sca
     """A reward as Python's own number. One that is not finite is None, or `EnvironmentFailed` if `strict`."""
     if type(reward) is float and math.isfinite(reward):
         return reward
-    if reward is None or (isinstance(reward, bool | int) and -(2**63) <= reward < 2**64):
+    if reward is None or type(reward) is bool:
         return reward
     try:
+        if isinstance(reward, int) and -(2**63) <= reward < 2**64:
+            return int(reward)  # of a subclass, too, which the formats do not know
         number = float(reward)  # numpy and torch scalars know how to become one
     except Exception:
         raise EnvironmentFailed(f"field 'reward' holds {type(reward).__name__}, which is no number") from None

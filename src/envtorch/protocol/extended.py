@@ -28,7 +28,7 @@ from envtorch.protocol import messages
 from envtorch.protocol.arguments import LONGEST_S
 from envtorch.protocol.batch import Steps
 from envtorch.protocol.formats import JSON, MSGPACK, READ_ERRORS, Format
-from envtorch.protocol.wire import Reply
+from envtorch.protocol.wire import Reply, sent_details
 
 __all__ = [
     "FORMATS",
@@ -188,7 +188,7 @@ def _has_data(message: Message) -> bool:
 
 def error_reply(error: EnvTorchError, format: Format) -> Reply:
     """An error with all its details: a peer of ours may know them."""
-    data = {"message": error.message, "code": error.code or "INTERNAL_ERROR", **error.details}
+    data = {"message": error.message, "code": error.code or "INTERNAL_ERROR", **sent_details(error)}
     if format is JSON:
         return Reply("error", messages.write_json(data))
     return Reply("error", format.write(data), format)

@@ -13,7 +13,8 @@ from envtorch.errors import AnswerDropped, EnvTorchError, ProtocolError
 from envtorch.protocol.batch import Share
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
-from envtorch.protocol.wire import Reply
+from envtorch.protocol.messages import write_json
+from envtorch.protocol.wire import Reply, sent_details
 
 __all__ = ["KEPT_BYTES", "KEPT_REQUESTS", "CallOutcome", "Digest", "Ledger", "digest_of"]
 
@@ -221,7 +222,7 @@ def _size_of(call: Call, result: Any, error: EnvTorchError | None) -> int:
     """About how many bytes the outcome of a call takes, the call itself included."""
     size = len(call.data) + len(call.arguments)
     if error is not None:
-        return size + len(error.message) + len(repr(error.details))
+        return size + len(error.message) + len(write_json(sent_details(error)))
     if isinstance(result, bytes):
         return size + len(result)
     return size + (result.size if isinstance(result, Encoded | Reply | Share) else 0)

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from envtorch.errors import EnvTorchError, ProtocolError, from_wire
+from envtorch.errors import EnvTorchError, ProtocolError, encodable, from_wire
+from envtorch.protocol.arguments import shown
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.formats import BY_NAME, JSON, READ_ERRORS, Format
 from envtorch.protocol.messages import write_json
@@ -22,6 +23,7 @@ __all__ = [
     "mcp_reply",
     "observation_frame",
     "observation_reply",
+    "sent_details",
     "state_reply",
 ]
 
@@ -73,8 +75,28 @@ _BASE_DETAILS = ("errors", "active_sessions", "max_sessions", "factory_name")
 
 def error_data(error: EnvTorchError) -> dict[str, Any]:
     """What a peer on the base wire is told of an error."""
-    told = {key: error.details[key] for key in _BASE_DETAILS if key in error.details}
+    told = {key: value for key, value in sent_details(error).items() if key in _BASE_DETAILS}
     return {"message": error.message, "code": error.code or "SESSION_ERROR", **told}
+
+
+def sent_details(error: EnvTorchError) -> dict[str, Any]:
+    """The details of an error, as both formats can carry them: any other value is sent as its `repr`.
+
+    An author may put anything into the details of an error, and the error must reach the caller.
+    """
+    return {
+        name: value if _can_be_sent(value) else encodable(shown(value))
+        for name, value in error.details.items()
+    }
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        msgspec.msgpack.encode(value)
+        msgspec.json.encode(value)
+    except Exception:  # what encodes a value may be the author's code
+        return False
+    return True
 
 
 def error_reply(error: EnvTorchError) -> Reply:

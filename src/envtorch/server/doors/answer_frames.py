@@ -8,8 +8,9 @@ import msgspec
 
 from envtorch.protocol.batch import write_rows
 from envtorch.protocol.encoding import Encoded
-from envtorch.protocol.extended import Message, write_frame
+from envtorch.protocol.extended import Message, error_reply, write_frame
 from envtorch.protocol.formats import Format
+from envtorch.protocol.host import failure_of
 from envtorch.server.transport.connection import UNSENT_BYTES, Line
 
 __all__ = ["AnswerFrames", "data_size"]
@@ -82,15 +83,21 @@ class AnswerFrames:
         batches, self._batches = self._batches, {}
         written = []
         for id, steps in batches.items():
-            if len(steps) == 1:
-                channel, encoded = steps[0]
-                written.append(Message("observation", id, channel, msgspec.Raw(encoded.data())))
-                continue
             steps.sort(key=itemgetter(0))
-            channels = [channel for channel, _ in steps]
-            data = write_rows([encoded for _, encoded in steps], channels, self._format)
-            written.append(Message("observations", id=id, ch=NO_CHANNEL, data=msgspec.Raw(data)))
+            try:
+                written.append(self._written(id, steps))
+            except Exception as error:
+                reply = error_reply(failure_of("request", error), self._format)
+                written += [Message.of(reply, id=id, ch=channel) for channel, _ in steps]
         return written
+
+    def _written(self, id: int, steps: list[tuple[int, Encoded]]) -> Message:
+        if len(steps) == 1:
+            channel, encoded = steps[0]
+            return Message("observation", id, channel, msgspec.Raw(encoded.data()))
+        channels = [channel for channel, _ in steps]
+        data = write_rows([encoded for _, encoded in steps], channels, self._format)
+        return Message("observations", id=id, ch=NO_CHANNEL, data=msgspec.Raw(data))
 
 
 def data_size(message: Message) -> int:

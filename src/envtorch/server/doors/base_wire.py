@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 
-from envtorch.errors import EnvTorchError, MessageTooLarge, NotAllowed
+from envtorch.errors import MessageTooLarge, NotAllowed
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
+from envtorch.protocol.host import failure_of
 from envtorch.protocol.ledger import CallOutcome
 from envtorch.protocol.messages import Close, Mcp, Request, ResetMessage, StateMessage, StepMessage, decode
 from envtorch.protocol.wire import Reply, error_reply, mcp_reply, observation_frame, state_reply
@@ -79,8 +80,8 @@ class BaseConversation:
             if len(frame) > self._max_bytes:
                 raise MessageTooLarge.of(len(frame), self._max_bytes, "the server's")
             self._context.run(self._answer, session, decode(frame))
-        except EnvTorchError as error:
-            self._reply(error_reply(error).frame())
+        except Exception as error:
+            self._reply(_failed(error).frame())
 
     def _answer(self, session: Session, request: Request) -> None:
         if isinstance(request, ResetMessage | StepMessage | StateMessage):
@@ -107,18 +108,30 @@ class BaseConversation:
     async def _call_tools(self, session: Session, request: Mcp) -> Reply:
         try:
             return mcp_reply(await self._rpc.answer(bytes(request.data), own=session))
-        except EnvTorchError as error:
-            return error_reply(error)
+        except Exception as error:
+            return _failed(error)
 
     def _settled(self, outcome: CallOutcome) -> None:
-        if outcome.error is not None:
-            self._reply(error_reply(outcome.error).frame())
-        elif isinstance(outcome.result, Encoded):
-            self._reply(observation_frame(outcome.result))
-        else:
-            self._reply(state_reply(outcome.result).frame())
+        try:
+            frame = _frame_of(outcome)
+        except Exception as error:
+            frame = _failed(error).frame()
+        self._reply(frame)
 
     def _reply(self, frame: bytes) -> None:
         self._is_busy = False
         self._line.send(frame)
         self._go_on()
+
+
+def _frame_of(outcome: CallOutcome) -> bytes:
+    if outcome.error is not None:
+        return error_reply(outcome.error).frame()
+    if isinstance(outcome.result, Encoded):
+        return observation_frame(outcome.result)
+    return state_reply(outcome.result).frame()
+
+
+def _failed(error: Exception) -> Reply:
+    """The answer to a request that failed; a fault of the server is that request's alone."""
+    return error_reply(failure_of("request", error))

@@ -39,6 +39,7 @@ from envtorch.protocol.extended import (
     read_frame,
 )
 from envtorch.protocol.formats import READ_ERRORS, Format
+from envtorch.protocol.host import failure_of
 from envtorch.protocol.ledger import CallOutcome, digest_of
 from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply
@@ -166,8 +167,8 @@ class ExtendedConversation:
     def _dispatch_or_refuse(self, message: Message) -> None:
         try:
             self._dispatch(message)
-        except EnvTorchError as error:
-            self._answer(message, error_reply(error, self._format))
+        except Exception as error:
+            self._answer(message, self._failed(error))
 
     def _refuse(self, frame: bytes) -> None:
         """Answer a frame that is too large, under its request's id where it is one request."""
@@ -239,15 +240,21 @@ class ExtendedConversation:
     def _await(self, message: Message, outcome: CallOutcome, tell: Callable[[CallOutcome], None]) -> None:
         """Answer with an outcome, now or when it is there. A socket with too many that wait is not read."""
         if outcome.is_settled:
-            tell(outcome)
+            self._tell(message, tell, outcome)
             return
-        size = data_size(message)
-        self._backlog.add(size)
-        outcome.then(partial(self._arrived, size, tell))
+        self._backlog.add(data_size(message))
+        outcome.then(partial(self._arrived, message, tell))
 
-    def _arrived(self, size: int, tell: Callable[[CallOutcome], None], outcome: CallOutcome) -> None:
-        self._backlog.remove(size)
-        tell(outcome)
+    def _arrived(self, message: Message, tell: Callable[[CallOutcome], None], outcome: CallOutcome) -> None:
+        self._backlog.remove(data_size(message))
+        self._tell(message, tell, outcome)
+
+    def _tell(self, message: Message, tell: Callable[[CallOutcome], None], outcome: CallOutcome) -> None:
+        """Answer with an outcome. One that cannot be written is this request's error, and no other's."""
+        try:
+            tell(outcome)
+        except Exception as error:
+            self._answer(message, self._failed(error))
 
     def _steps(self, message: Message, id: int) -> None:
         """The steps of many sessions: one call where their author wrote that, else each in its session.
@@ -283,13 +290,14 @@ class ExtendedConversation:
             self._send(Message("observations", id=id, ch=message.ch, data=msgspec.Raw(together.columns)))
             return
         for channel, outcome in zip(asked.ch, outcomes, strict=True):
-            self._stepped(Message("step", id=id, ch=channel), outcome)
+            one = Message("step", id=id, ch=channel)
+            self._tell(one, partial(self._stepped, one), outcome)
 
     def _forward_or_refuse(self, message: Message) -> None:
         try:
             self._forward(message)
-        except EnvTorchError as error:
-            self._answer(message, error_reply(error, self._format))
+        except Exception as error:
+            self._answer(message, self._failed(error))
 
     def _require_simulation(self, message: Message) -> None:
         if self._mode is ServerMode.PRODUCTION:
@@ -339,8 +347,8 @@ class ExtendedConversation:
     async def _control(self, message: Message, control: Control) -> None:
         try:
             reply = await control(message)
-        except EnvTorchError as error:
-            reply = error_reply(error, self._format)
+        except Exception as error:
+            reply = self._failed(error)
         self._answer(message, reply)
 
     async def _bind(self, find: Control, message: Message) -> Reply:
@@ -449,6 +457,10 @@ class ExtendedConversation:
             return
         assert message.id is not None
         self._answers.add_step(message.id, message.ch, outcome.result)
+
+    def _failed(self, error: Exception) -> Reply:
+        """The answer to a request that failed; a fault of the server is that request's alone."""
+        return error_reply(failure_of("request", error), self._format)
 
     def _answer(self, message: Message, reply: Reply) -> None:
         self._send(Message.of(reply, id=message.id, ch=message.ch))

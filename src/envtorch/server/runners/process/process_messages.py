@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from envtorch.errors import EnvTorchError, from_wire
+from envtorch.errors import EnvTorchError, encodable, from_wire
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_value
+from envtorch.protocol.wire import sent_details
 
 __all__ = [
     "CallFailed",
@@ -95,7 +96,13 @@ class CallFailed(Value, frozen=True):
     @classmethod
     def of(cls, error: EnvTorchError, trace: str) -> "CallFailed":
         cause = error.__cause__ or error
-        return cls(error.code, error.message, encode_value(error.details), type(cause).__name__, trace)
+        return cls(
+            error.code,
+            error.message,
+            encode_value(sent_details(error)),
+            type(cause).__name__,
+            encodable(trace),
+        )
 
     def error(self) -> EnvTorchError:
         error = from_wire(self.code, self.message, msgspec.json.decode(self.details))

@@ -7,6 +7,7 @@ import socket
 from typing import Any, NoReturn
 
 from envtorch.env import EnvSpec, load_object
+from envtorch.errors import encodable
 from envtorch.protocol.codec import Codec
 from envtorch.server.runners.process.process_child import Seed, run_session_process
 from envtorch.server.runners.process.process_messages import Plan, Unfit, ZygoteReady, pack
@@ -25,7 +26,7 @@ def main(keeper: int, lifeline: socket.socket, spawning: socket.socket, warm: in
         try:
             seed = load(plan, keeper)
         except BaseException as error:  # foreign code: whatever it does is the reason
-            lifeline.send(pack(Unfit(f"{type(error).__name__}: {error}")))
+            lifeline.send(pack(Unfit(encodable(f"{type(error).__name__}: {error}"))))
             os._exit(0)
         os.write(warm, b"w")
         lifeline.send(pack(ZygoteReady()))
