@@ -3,10 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from envtorch import Action, EnvClient, Environment, Observation, State, create_app
-from envtorch.errors import EnvironmentFailed
+from envtorch.client.vector_collect import Collector
+from envtorch.errors import EnvironmentFailed, ProtocolError
+from envtorch.protocol.batch import Columns
+from envtorch.protocol.channel import Arrived
+from envtorch.protocol.formats import JSON
 from tests.support import Running, running
 
 HALF = "\udc80"
@@ -58,6 +63,10 @@ class Threaded(Environment[Do, Seen, State]):
             raise error
         if action.what == "text":
             return Seen(text=HALF)
+        if action.what == "long":
+            return Seen(found={"deep": [0, 10**5000]})
+        if action.what == "digits":
+            return Seen(found="9" * 20_000)
         if action.what == "reward":
             return Seen.model_construct(
                 text=action.what, done=False, reward=Number(3), metadata={}, terminated=None, truncated=None
@@ -125,6 +134,34 @@ def test_a_text_in_an_observation_that_cannot_be_sent_is_named(server: Running, 
         with pytest.raises(EnvironmentFailed, match="field 'text' cannot be encoded"):
             env.step(Do(what="text"))
         assert env.step(Do(what="on")).observation.text == "on"
+
+
+def test_a_whole_number_that_no_client_can_read_is_named(server: Running, wire: Any) -> None:
+    with TextEnv(server.url, wire=wire, message_timeout_s=20) as env:
+        env.reset()
+        with pytest.raises(EnvironmentFailed, match=r"field 'found\.deep\.1' cannot be encoded"):
+            env.step(Do(what="long"))
+        assert env.step(Do(what="digits")).observation.found == "9" * 20_000
+
+
+def test_a_whole_number_that_no_client_can_read_is_one_sessions_of_a_vector(
+    server: Running, wire: Any
+) -> None:
+    with TextEnv.vector(server.url, 4, wire=wire, message_timeout_s=20) as envs:
+        envs.reset()
+        result = envs.step([Do(what="a"), Do(what="long"), Do(what="c"), Do(what="d")])
+        assert {place: type(error) for place, error in result.errors.items()} == {1: EnvironmentFailed}
+        assert [seen and seen.text for seen in result.observations] == ["a", None, "c", "d"]
+
+
+def test_a_reply_that_cannot_be_read_is_one_sessions_of_a_vector() -> None:
+    rows = b'[{"text":"a"},{"found":1%b},{"text":"c"}]' % (b"0" * 5000)
+    collector: Collector[Seen] = Collector(TextEnv.__new__(TextEnv), JSON, 3)
+    columns = Columns([0, 1, 2], [1.0, 1.0, 1.0], [False] * 3, observation=msgspec.Raw(rows))
+    collector.take(Arrived([0, 1, 2], columns=columns))
+    result = collector.result()
+    assert [seen and seen.text for seen in result.observations] == ["a", None, "c"]
+    assert {place: type(error) for place, error in result.errors.items()} == {1: ProtocolError}
 
 
 def test_a_reward_of_a_subclass_of_int_is_a_number(server: Running, wire: Any) -> None:

@@ -39,7 +39,10 @@ class Piece(Generic[ObsT]):
     def fields(self) -> Mapping[str, Any]:
         """Columns of the observations, where they came as such."""
         raw = bytes(self._columns.fields)
-        fields: Mapping[str, Any] = self._format.read(raw) if raw else {}
+        try:
+            fields: Mapping[str, Any] = self._format.read(raw) if raw else {}
+        except READ_ERRORS as error:
+            raise ProtocolError(f"the reply cannot be read: {error}") from error
         return fields
 
     @cached_property
@@ -91,9 +94,12 @@ class Piece(Generic[ObsT]):
 
     def _one_by_one(self) -> list[StepResult[ObsT]]:
         """`results`, by the methods that an author wrote for one result."""
-        return [
-            self._translation.parse_result(payload) for payload in payloads_of(self._columns, self._format)
-        ]
+        results = []
+        for payload in payloads_of(self._columns, self._format):
+            if isinstance(payload, ProtocolError):
+                raise payload
+            results.append(self._translation.parse_result(payload))
+        return results
 
 
 class Collector(Generic[ObsT]):
@@ -215,8 +221,12 @@ class Collector(Generic[ObsT]):
         return replace(ended, errors=errors, final=final, _observations=observations, _columns=dict)
 
 
-def _outcome(translation: Translation[Any, ObsT, Any], payload: dict[str, Any]) -> Outcome[ObsT]:
-    """One session's result. One that does not fit its class fails that session, and no other."""
+def _outcome(
+    translation: Translation[Any, ObsT, Any], payload: dict[str, Any] | ProtocolError
+) -> Outcome[ObsT]:
+    """One session's result. One that cannot be read, or does not fit its class, fails that session alone."""
+    if isinstance(payload, ProtocolError):
+        return payload
     try:
         return translation.parse_result(payload)
     except ProtocolError as error:

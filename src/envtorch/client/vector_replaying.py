@@ -22,10 +22,11 @@ from envtorch.client.replaying import (
     still_recovering,
 )
 from envtorch.client.vector_sessions import VectorSessions
-from envtorch.errors import ClientClosed, Draining, EnvTorchError, SessionLost, TimedOut
+from envtorch.errors import ClientClosed, Draining, EnvTorchError, ProtocolError, SessionLost, TimedOut
 from envtorch.protocol.backoff import new_backoff
 from envtorch.protocol.batch import payloads_of
 from envtorch.protocol.channel import Arrived, ChannelPhase
+from envtorch.protocol.formats import READ_ERRORS
 from envtorch.protocol.reconnect import Late, Move, Reconnecting, Sleep, SocketFlow
 from envtorch.protocol.wire import Answer, Ask
 from envtorch.shown_urls import shown_url
@@ -205,13 +206,17 @@ class ReplayingSessions(VectorSessions):
         if arrived.columns is not None:
             payloads = payloads_of(arrived.columns, self.format)
             return [
-                (p, Answer("observation", data)) for p, data in zip(arrived.channels, payloads, strict=True)
+                (p, _said(data) if isinstance(data, EnvTorchError) else Answer("observation", data))
+                for p, data in zip(arrived.channels, payloads, strict=True)
             ]
+        place = arrived.channels[0]
         if arrived.error is not None:
-            said = {"code": arrived.error.code, "message": arrived.error.message}
-            return [(arrived.channels[0], Answer("error", said))]
+            return [(place, _said(arrived.error))]
         raw = bytes(arrived.payload)
-        return [(arrived.channels[0], Answer(arrived.type, self.format.read(raw) if raw else {}))]
+        try:
+            return [(place, Answer(arrived.type, self.format.read(raw) if raw else {}))]
+        except READ_ERRORS as error:
+            return [(place, _said(ProtocolError(f"the reply cannot be read: {error}")))]
 
     def _lose(self, place: int, error: EnvTorchError) -> list[Arrived]:
         """A session is gone. It is to be recovered, unless its call has lost too many."""
@@ -419,3 +424,7 @@ class ReplayingSessions(VectorSessions):
             yield from self._connection.say_close(sorted(alive))
             yield from self._answers_of(alive)
             self.channels.closed(places)
+
+
+def _said(error: EnvTorchError) -> Answer:
+    return Answer("error", {"code": error.code, "message": error.message})

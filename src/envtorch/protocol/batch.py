@@ -9,19 +9,17 @@ columns; in MessagePack an array travels as its buffer, and the client gets a vi
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from pydantic import BaseModel
-from pydantic_core import to_json
 
-from envtorch.errors import EnvironmentFailed, InvalidAction
+from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
 from envtorch.protocol.columns import as_lists, is_array, rows_of, table_of
 from envtorch.protocol.encoding import (
     BESIDE,
     Encoded,
     encode_value,
-    fallback,
     has_own_flags,
     not_finite,
     reward_of,
@@ -160,7 +158,7 @@ def lost_rewards(given: Mapping[str, Any]) -> dict[int, EnvironmentFailed]:
 def _written(fields: dict[str, Any], format: Format) -> Any:
     if format is not JSON:
         return fields
-    return msgspec.Raw(to_json(fields, fallback=fallback, inf_nan_mode="null"))
+    return msgspec.Raw(encode_value(fields, format))
 
 
 def _beside(
@@ -221,18 +219,49 @@ def column_of(values: list[Any]) -> Any:
     return numpy.stack(values)
 
 
-def payloads_of(columns: Columns, format: Format) -> list[dict[str, Any]]:
-    """What an `observations` reply says of each session, as in a reply to one."""
-    places = range(len(columns.ch))
-    raw, fields = bytes(columns.observation), bytes(columns.fields)
-    rows = format.read(raw) if raw else rows_of(format.read(fields) if fields else {}) or [{} for _ in places]
+def payloads_of(columns: Columns, format: Format) -> list[dict[str, Any] | ProtocolError]:
+    """What an `observations` reply says of each session, as in a reply to one.
+
+    In place of what cannot be read stands the error.
+    """
     told = {name: getattr(columns, name) for name in _BESIDE_COLUMNS}
     beside = {name: column for name, column in told.items() if column is not None}
-    payloads = [{"observation": rows[i]} | {name: col[i] for name, col in beside.items()} for i in places]
-    for payload in payloads:
+    payloads: list[dict[str, Any] | ProtocolError] = []
+    for place, row in enumerate(_rows_in(columns, format)):
+        if isinstance(row, ProtocolError):
+            payloads.append(row)
+            continue
+        payload = {"observation": row} | {name: column[place] for name, column in beside.items()}
         if not payload.get("metadata", True):
             del payload["metadata"]
+        payloads.append(payload)
     return payloads
+
+
+def _rows_in(columns: Columns, format: Format) -> Sequence[Any]:
+    """The observations in an `observations` reply; read one by one where they cannot be read together."""
+    raw, fields = bytes(columns.observation), bytes(columns.fields)
+    try:
+        if raw:
+            return cast("list[Any]", format.read(raw))
+        return rows_of(format.read(fields) if fields else {}) or [{} for _ in columns.ch]
+    except READ_ERRORS as error:
+        try:
+            rows = format.reader(list[msgspec.Raw]).decode(raw)
+        except READ_ERRORS:
+            return [_unread(error)] * len(columns.ch)
+    return [_read_row(bytes(row), format) for row in rows]
+
+
+def _read_row(row: bytes, format: Format) -> Any:
+    try:
+        return format.read(row)
+    except READ_ERRORS as error:
+        return _unread(error)
+
+
+def _unread(error: Exception) -> ProtocolError:
+    return ProtocolError(f"the reply cannot be read: {error}")
 
 
 def pick(columns: bytes, index: int, format: Format) -> Encoded:

@@ -18,7 +18,7 @@ from envtorch.errors import InvalidAction, ProtocolError
 from envtorch.protocol.adapters import Adapter, adapter_of, json_reader
 from envtorch.protocol.columns import rows_of, table_of
 from envtorch.protocol.encoding import BESIDE, encode, fallback
-from envtorch.protocol.formats import JSON, Format
+from envtorch.protocol.formats import JSON, READ_ERRORS, Format
 from envtorch.protocol.messages import invalid
 from envtorch.tools import CallToolAction, ListToolsAction
 from envtorch.types import Action, ActT, ObsT, StateT, StepResult
@@ -152,7 +152,11 @@ class Codec(Generic[ActT, ObsT, StateT]):
         self, payload: bytes, rewards: Sequence[Any], dones: Sequence[bool]
     ) -> list[ObsT] | None:
         """The observations in a JSON list, with their rewards."""
-        return self._with_rewards(JSON.read(payload), rewards, dones)
+        try:
+            rows = JSON.read(payload)
+        except READ_ERRORS as error:
+            raise ProtocolError(f"the reply cannot be read: {error}") from error
+        return self._with_rewards(rows, rewards, dones)
 
     def decode_fields(
         self, fields: Mapping[str, Any], rewards: Sequence[Any], dones: Sequence[bool]

@@ -8,7 +8,7 @@ the error names the field.
 import dataclasses
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +29,10 @@ __all__ = [
     "not_finite",
     "reward_of",
 ]
+
+MOST_DIGITS = 4300
+"""How many digits a whole number may have in JSON: Python reads no longer ones."""
+_BLOCK = MOST_DIGITS // 2
 
 BESIDE = ("reward", "done")
 """The fields of an observation that travel beside it, and not in it."""
@@ -122,12 +126,26 @@ def encode(
                 plain = {key: item for key, item in plain.items() if key not in exclude}
             return format.write(plain)
         if serializer is not None:
-            return serializer.to_json(value, exclude=exclude, fallback=fallback, warnings=False)
+            return _readable(serializer.to_json(value, exclude=exclude, fallback=fallback, warnings=False))
         if exclude and isinstance(value, dict):
             value = {key: item for key, item in value.items() if key not in exclude}
-        return to_json(value, fallback=fallback, inf_nan_mode="null")
+        return _to_json(value)
     except Exception as error:  # serialisers and computed fields are the author's code
-        raise blame(_complaint(value, error)) from error
+        raise blame(_complaint(value, error, format)) from error
+
+
+def _to_json(value: object) -> bytes:
+    return _readable(to_json(value, fallback=fallback, inf_nan_mode="null"))
+
+
+def _readable(data: bytes) -> bytes:
+    """The same JSON. Raises `ValueError` when a whole number in it is too long for a client to read."""
+    if len(data) > MOST_DIGITS:
+        # Digits that fill no block of half that length are no number of that length.
+        blocks = (data[start : start + _BLOCK] for start in range(0, len(data), _BLOCK))
+        if any(block.isdigit() for block in blocks):
+            JSON.read(data)
+    return data
 
 
 def fallback(value: Any) -> Any:
@@ -138,15 +156,16 @@ def fallback(value: Any) -> Any:
     return tolist()
 
 
-def _complaint(value: object, error: Exception) -> str:
+def _complaint(value: object, error: Exception, format: Format) -> str:
+    write = _to_json if format is JSON else format.write
     try:
-        where = ".".join(_path_to_fault(value, 0))
+        where = ".".join(_path_to_fault(value, write, 0))
     except Exception:  # the value's own code again: then the error alone has to do
         where = ""
     return f"field {where!r} cannot be encoded: {error}" if where else f"cannot be encoded: {error}"
 
 
-def _path_to_fault(value: object, depth: int) -> list[str]:
+def _path_to_fault(value: object, write: Callable[[Any], bytes], depth: int) -> list[str]:
     """Where inside `value` the part lies that cannot be encoded; the error alone does not say."""
     if isinstance(value, Mapping):
         parts = [(str(key), item) for key, item in value.items()]
@@ -156,9 +175,9 @@ def _path_to_fault(value: object, depth: int) -> list[str]:
         parts = list(getattr(value, "__dict__", {}).items())
     for name, part in parts if depth < 20 else []:
         try:
-            to_json(part, fallback=fallback)
+            write(part)
         except Exception:
-            return [name, *_path_to_fault(part, depth + 1)]
+            return [name, *_path_to_fault(part, write, depth + 1)]
     return []
 
 
