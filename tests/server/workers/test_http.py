@@ -1,7 +1,9 @@
 """HTTP and MCP sessions of one worker through the other, and the locks on the way."""
 
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,18 @@ def locked() -> Iterator[WorkersServer]:
 def rpc(http: httpx.Client, method: str, headers: dict[str, str] | None = None, **params: Any) -> Any:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     return http.post("/mcp", json=body, headers=headers).json()
+
+
+def _sent(server: WorkersServer, request: str) -> bytes:
+    """The answer of the other worker to a request as it stands: a client would tidy it up."""
+    with socket.socket(socket.AF_UNIX) as line, suppress(ConnectionResetError):
+        line.settimeout(PATIENCE_S)
+        line.connect(server.address(THERE))
+        line.sendall(request.encode())
+        received = b""
+        while part := line.recv(65536):
+            received += part
+    return received
 
 
 class TestEpisodes:
@@ -69,6 +83,15 @@ class TestEpisodes:
             assert there.post("/ping", headers=both).status_code == 410, "as a single worker answers"
             assert there.post("/delete", headers=both).status_code == 200
             assert there.post("/close", headers={"EnvTorch-Session": foreign}).json() == {"closed": True}
+
+    @pytest.mark.parametrize("value", ["a ", " \t a\t", "Bearer "])
+    def test_blanks_around_a_headers_value_pass(self, two: WorkersServer, value: str) -> None:
+        with two.http(HERE) as here:
+            token = here.post("/reset", json={"seed": 3}).headers["EnvTorch-Session"]
+            head = f"Host: worker\r\nX-Note: {value}\r\nAuthorization: {value}\r\nConnection: close\r\n"
+            answer = _sent(two, f"GET /state HTTP/1.1\r\n{head}EnvTorch-Session: {token}\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200")
+            here.post("/close", headers={"EnvTorch-Session": token})
 
     def test_a_request_id_is_heeded_whichever_way_it_comes(self, two: WorkersServer) -> None:
         with two.http(HERE) as here, two.http(THERE) as there:
@@ -194,6 +217,12 @@ class TestJsonRpc:
 
 
 class TestLocks:
+    def test_an_empty_token_is_unauthorized_on_every_way(self, locked: WorkersServer) -> None:
+        with locked.http(HERE, headers={"Authorization": "Bearer the-right-one"}) as here:
+            token = here.post("/reset").headers["EnvTorch-Session"]
+        head = f"Host: worker\r\nAuthorization: Bearer \r\nConnection: close\r\nEnvTorch-Session: {token}"
+        assert _sent(locked, f"GET /state HTTP/1.1\r\n{head}\r\n\r\n").startswith(b"HTTP/1.1 401")
+
     def test_what_is_passed_on_meets_the_gate(self, locked: WorkersServer) -> None:
         right = {"Authorization": "Bearer the-right-one"}
         with locked.http(HERE, headers=right) as here, locked.http(THERE) as there:

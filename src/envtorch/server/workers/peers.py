@@ -10,7 +10,7 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
-from envtorch.errors import Draining, EnvTorchError, SessionLost
+from envtorch.errors import Draining, EnvTorchError, ProtocolError, SessionLost
 from envtorch.protocol.extended import FORMATS, Message
 from envtorch.protocol.formats import Format
 from envtorch.server.sessions.registry import Sessions
@@ -135,8 +135,11 @@ class WorkerPeers:
     ) -> AsyncIterator[httpcore.Response]:
         """A request to another worker, and its response, to be read inside the block.
 
-        Raises `SessionLost`, or `Draining`, when the worker does not answer.
+        Raises `SessionLost`, or `Draining`, when the worker does not answer, and `ProtocolError` when the
+        request cannot be sent.
         """
+        # Blanks around a value are no part of it (RFC 9110, 5.5); a server may leave them, a client may not.
+        headers = [(name, value.strip(b" \t")) for name, value in headers]
         self._sessions.meter.busy(+1)  # the server waits for it when it shuts down
         try:
             url = httpcore.URL(scheme=b"http", host=b"worker", port=None, target=target)
@@ -144,6 +147,10 @@ class WorkerPeers:
                 response = await self._pool(worker).handle_async_request(
                     httpcore.Request(method, url, headers=headers, content=content)
                 )
+            except httpcore.LocalProtocolError as error:
+                raise ProtocolError(
+                    f"the request cannot be passed on to the worker that holds its session: {error}"
+                ) from error
             except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
                 raise self.gone() from error
             try:
