@@ -257,6 +257,25 @@ class TestDeaths:
             with pytest.raises(OutOfResources):
                 do(env, "x")
 
+    def test_one_that_dies_before_its_session_is_replaced(self) -> None:
+        with serving(Reckless) as server:
+            assert patient.get(f"{server.url}/metadata").status_code == 200
+            spare: Any = server.sessions._spare
+            os.kill(spare.process, signal.SIGKILL)
+            eventually(lambda: spare.ended is not None, "its death is noticed")
+            with Client(server.url) as env:
+                env.reset()
+                assert do(env, "process") != spare.process
+
+    def test_one_that_dies_before_its_first_call_is_a_fault_of_the_infrastructure(self) -> None:
+        with serving(Reckless) as server, server.socket() as raw:
+            eventually(lambda: len(server.sessions._live) == 1, "the session is open")
+            runner: Any = next(iter(server.sessions._live.values())).runner
+            os.kill(runner.process, signal.SIGKILL)
+            eventually(lambda: runner._connection.is_lost, "its death is noticed")
+            raw.send('{"type":"reset","data":{}}')
+            assert "SESSION_ERROR" in str(raw.recv(PATIENCE_S))
+
     @pytest.mark.parametrize("end", ["close", "exit 1"])
     def test_what_it_started_ends_with_it(self, server: Running, end: str) -> None:
         with Client(server.url) as env:

@@ -30,7 +30,7 @@ from envtorch.server.sessions.environment_factory import Factory
 from envtorch.server.sessions.remote_sessions import NoPeers, Peers
 from envtorch.server.sessions.session import Session, outcome_of
 from envtorch.server.sessions.slots import Names, Room, Slots
-from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused
+from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused, unless_ended
 from envtorch.server.telemetry.metrics import Meter
 from envtorch.server.telemetry.tracing import Span, no_span
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
@@ -184,11 +184,12 @@ class Sessions:
         and kept for the next session.
         """
         async with self._spare_turn:
-            if self._spare is None:
+            spare = self._spare = await unless_ended(self._spare)
+            if spare is None:
                 if self._live:
                     return next(iter(self._live.values())).runner
-                self._spare = await self._build()
-            return self._spare
+                spare = self._spare = await self._build()
+            return spare
 
     async def ask(self, call: Call) -> Any:
         """What some live environment answers to a call that is no part of an episode."""
@@ -244,7 +245,7 @@ class Sessions:
         await self.slots.take(wait_s, names)
         try:
             async with self._spare_turn:
-                spare, self._spare = self._spare, None
+                spare, self._spare = await unless_ended(self._spare), None
         except BaseException:
             self.slots.free(names)
             raise

@@ -12,7 +12,7 @@ from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.session import outcome_of
 
-__all__ = ["TimedBuilds", "answer_of", "close_unused"]
+__all__ = ["TimedBuilds", "answer_of", "close_unused", "unless_ended"]
 
 logger = logging.getLogger(__name__)
 
@@ -121,3 +121,12 @@ async def close_unused(runner: Runner) -> None:
     except EnvTorchError as error:
         logger.warning("an environment that no session uses did not close: %s", error)
     await runner.close()
+
+
+async def unless_ended(spare: Runner | None) -> Runner | None:
+    """An environment that waits for a session; None, and closed, when its process has ended meanwhile."""
+    if spare is None or spare.ended is None:
+        return spare
+    logger.warning("an environment that no session uses is replaced: %s", spare.ended)
+    await spare.close()
+    return None

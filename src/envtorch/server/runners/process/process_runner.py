@@ -39,6 +39,9 @@ __all__ = ["ProcessRunner", "ProcessSupervision", "welcome"]
 
 logger = logging.getLogger(__name__)
 
+ABOUT_THE_ENVIRONMENT = frozenset({"metadata", "state_schema", "list_tools", "tasks"})
+"""Calls that are no part of an episode, and may be made before there is a session."""
+
 END_TIMEOUT_S = 5.0
 """How long a process may take to end by itself."""
 
@@ -136,6 +139,7 @@ class ProcessRunner:
         self._death = supervision.expect(process)
         self._done: Done | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_begun = False
         self.ended: str | None = None
 
     def ready(self, ready: Ready) -> None:
@@ -152,6 +156,7 @@ class ProcessRunner:
             self._spawn(self._fork_all(read_arguments(call)[0], done))
         else:
             self._done = done
+            self._has_begun |= call.operation not in ABOUT_THE_ENVIRONMENT
             if self._connection.is_lost:
                 self._received(None)
             else:
@@ -159,8 +164,10 @@ class ProcessRunner:
 
     def _received(self, body: bytes | None) -> None:
         done = self._done
-        if done is None:
-            return  # it says something that nobody asked for, or ends by itself between two calls
+        if done is None:  # it says something that nobody asked for, or ends by itself between two calls
+            if body is None and not self._has_begun:  # which no policy has to answer for
+                self.ended = self.ended or "its process ended before its first call"
+            return
         self._done = None
         if body is None:
             self._spawn(self._tell_end(done))
