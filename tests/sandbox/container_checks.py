@@ -18,6 +18,7 @@ from envtorch.errors import ConfigurationError
 from envtorch.sandbox import AsyncSandbox, Outcome, Policy, Sandbox, core
 from envtorch.sandbox.zygotes import NOBODY
 
+from . import writers
 from .attack_runner import survivors
 
 OWNER = """
@@ -130,6 +131,16 @@ def _check_signals_on_an_older_kernel() -> None:
         Sandbox(Policy(namespaces=False, landlock_abi=0))
 
 
+def _check_that_copies_of_files_are_complete(policy: Policy) -> None:
+    for writer in (writers.PROCESS, writers.SHELL, writers.THREAD):
+        with Sandbox(policy) as sandbox:
+            writers.begin(sandbox, writer)
+            for _ in range(6):
+                with sandbox.copy() as copy:
+                    assert writers.files_in(copy)[0] == writers.FILES
+            writers.await_change(sandbox)
+
+
 def _user() -> int:
     return os.geteuid() or NOBODY
 
@@ -157,6 +168,7 @@ def main() -> None:
     assert not os.path.exists(home)
     assert not os.path.exists(asyncio.run(_check_that_files_are_removed_beside_the_event_loop(policy)))
     _check_that_a_crowd_nobody_sees_takes_no_room(policy)
+    _check_that_copies_of_files_are_complete(policy)
     _check_that_nothing_is_left_of_a_killed_owner()
     _check_signals_on_an_older_kernel()
     _check_that_nothing_is_left_of_a_killed_init(policy)

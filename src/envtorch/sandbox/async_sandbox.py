@@ -139,7 +139,7 @@ class AsyncSandbox:
         await self._drive(sharing.share(self._core, name, text))
 
     async def copy(self) -> "AsyncSandbox":
-        """A sandbox with a fresh interpreter and a copy of our files."""
+        """A sandbox with a fresh interpreter and a copy of our files, as they are at one moment."""
         return AsyncSandbox._around(await self._drive(fork_flows.copy_files(self._core)))
 
     async def grade(

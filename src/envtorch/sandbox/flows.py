@@ -17,6 +17,7 @@ from .sandbox_phases import SandboxPhase
 from .zygotes import owned_resources, zygote_for
 
 __all__ = [
+    "await_copied",
     "await_event",
     "await_filled",
     "await_ready",
@@ -116,9 +117,15 @@ def await_ready(core: Core, *, adopts: bool = False) -> Flow[None]:
         core.refuse_if_weak()
 
 
+def await_copied(core: Core) -> Flow[None]:
+    """Wait until an init that adopts has its files."""
+    yield from _await_all(core, {"copied"}, adopts=True)
+
+
 def await_filled(core: Core) -> Flow[None]:
-    """Wait until an init that adopts has its files and is locked down, and refuse it if it is too weak."""
-    yield from _await_all(core, {"filled"}, adopts=True)
+    """Wait until an init that adopts has given its doors away and is locked down, and refuse it if it is too
+    weak."""
+    yield from _await_all(core, {"doors", "filled"}, adopts=True)
     core.refuse_if_weak()
 
 
@@ -136,10 +143,9 @@ def _await_all(core: Core, missing: set[str], *, adopts: bool) -> Flow[None]:
                 # Now, while the walls are being built: the kernel takes its time over it.
                 _join_group(core, later=adopts)
                 core.count_in(builders)
-            elif said.event == "ready":
+            elif said.event == "doors":
                 core.handle.doors = descriptors
-                if adopts:
-                    core.handle.far_control = socket.socket(fileno=core.handle.doors.pop())
+                core.handle.far_control = socket.socket(fileno=core.handle.doors.pop())
             core.layers |= said.layers
             missing.discard(said.event)
         if missing and not events:
@@ -191,7 +197,7 @@ def await_event(
 
 
 def order(core: Core, operation: str, event: str) -> Flow[bool]:
-    """Have the init do something, and wait until it says that it has. False when it is gone."""
+    """Have the init do something, and wait until it says that it has. False when it is gone, or cannot."""
     core.handle.tell({"op": operation})
     came, _ = yield from await_event(core, event, timeout_s=_ORDER_TIMEOUT_S)
     return came

@@ -10,12 +10,21 @@ from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResource
 from . import protocol
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait, drive
-from .flows import ZygoteLost, await_event, await_filled, await_ready, close, open_sandbox
+from .flows import (
+    ZygoteLost,
+    await_copied,
+    await_event,
+    await_filled,
+    await_ready,
+    close,
+    open_sandbox,
+    order,
+)
 from .policy import Policy
 from .running import speak
 from .zygotes import owned_resources, zygote_for
 
-__all__ = ["copy_files", "fork"]
+__all__ = ["copy_files", "copy_moving_files", "fork"]
 
 _ATTEMPTS = 5
 _SEED_TIMEOUT_S = 10.0
@@ -23,7 +32,7 @@ _FORK_TIMEOUT_S = 10.0
 """For the interpreter to fork, once its walls stand: milliseconds, unless the agent has tampered with it."""
 _CREDENTIALS = struct.Struct("3i")
 _MOST_AT_ONCE = 16
-"""New walls that are built ahead of the interpreter's own forks."""
+"""New walls that one request asks for, and that are entered together."""
 
 
 def fork(core: Core, count: int, *, timeout_s: float = _FORK_TIMEOUT_S) -> Flow[list[Core]]:
@@ -52,14 +61,21 @@ def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
     seeds = yield from _seeds(core)
     try:
         waiting = yield from core.lineage.next_fork.take()
+        if waiting is not None and not waiting.handle.is_gone():
+            made.append(waiting)
+        unfinished: list[Core] = []
         while len(made) < count:
-            batch = [waiting] if waiting is not None and not waiting.handle.is_gone() else []
-            waiting = None
-            wanted = min(_MOST_AT_ONCE, count - len(made)) - len(batch)
-            ordered = (yield from _order_slots(core.policy, seeds, wanted)) if wanted else []
-            batch += ordered
-            made += batch
-            yield from _enter_all(core, batch, ordered, seeds, timeout_s)
+            ordered = yield from _order_slots(core.policy, seeds, min(_MOST_AT_ONCE, count - len(made)))
+            made += ordered
+            unfinished += ordered
+        for slot in made:
+            slot.lineage.parent = core
+            core.lineage.forks += 1
+        for slot in unfinished:
+            yield from await_ready(slot, adopts=True)
+        yield from _fill_all(core, made, seeds)
+        for first in range(0, count, _MOST_AT_ONCE):
+            yield from _enter_all(core, made[first : first + _MOST_AT_ONCE], timeout_s)
     except BaseException:
         for slot in made:
             yield from close(slot)
@@ -71,10 +87,29 @@ def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
 
 
 def copy_files(core: Core) -> Flow[Core]:
-    """A sandbox with a fresh interpreter and a copy of the files of `core`."""
+    """A sandbox with a fresh interpreter and a copy of the files of `core`, as they are at one moment."""
+    core.require_open()
+    try:
+        yield from _stand_still(core)
+        return (yield from copy_moving_files(core))
+    finally:
+        core.handle.tell({"op": "thaw"})
+
+
+def copy_moving_files(core: Core) -> Flow[Core]:
+    """The same, while processes of `core` may go on to change them, unless the caller has stopped them."""
     core.require_open()
     seeds = yield from _seeds(core)
     return (yield from open_sandbox(core.policy, home=seeds[0]))
+
+
+def _stand_still(core: Core) -> Flow[None]:
+    """Have no process of a sandbox do anything, until a thaw. Those of one whose init is gone have ended."""
+    if not (yield from order(core, "hold", "held")) and not core.handle.is_gone():
+        raise EnvironmentFailed(
+            "the processes of the sandbox could not be stopped, so that no exact copy of its files can be "
+            "made: end those that keep starting others, and try again"
+        )
 
 
 def _seeds(core: Core) -> Flow[Sequence[int]]:
@@ -116,21 +151,26 @@ def _order_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
     return slots
 
 
-def _enter_all(
-    core: Core, slots: Sequence[Core], unfinished: Sequence[Core], seeds: Sequence[int], timeout_s: float
-) -> Flow[None]:
+def _fill_all(core: Core, slots: Sequence[Core], seeds: Sequence[int]) -> Flow[None]:
+    """Copy the files into every slot, while no process of the sandbox changes them: the copies are alike."""
+    try:
+        yield from _stand_still(core)
+        for slot in slots:
+            slot.handle.tell({"op": "fill"}, seeds[:1])
+        for slot in slots:
+            yield from await_copied(slot)
+    finally:
+        core.handle.tell({"op": "thaw"})
+
+
+def _enter_all(core: Core, slots: Sequence[Core], timeout_s: float) -> Flow[None]:
     """Have the interpreter fork itself into every slot.
 
     Each stage is begun for all before any is waited for: the interpreter forks into one slot while the next
-    ones copy files and lock themselves down.
+    ones lock themselves down.
     """
     for slot in slots:
-        slot.lineage.parent = core
-        core.lineage.forks += 1
-    for slot in unfinished:
-        yield from await_ready(slot, adopts=True)
-    for slot in slots:
-        slot.handle.tell({"op": "fill"}, seeds[:1])
+        slot.handle.tell({"op": "finish"})
     requests = []
     for slot in slots:
         yield from await_filled(slot)

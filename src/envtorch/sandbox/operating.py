@@ -18,7 +18,7 @@ from envtorch.errors import OutOfResources, SessionLost, TimedOut
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait
 from .flows import close
-from .fork_flows import copy_files
+from .fork_flows import copy_moving_files
 from .results import Completed, FileInfo, Outcome
 from .shell_results import FoundLine
 from .workspace_operations import decode_lines
@@ -97,7 +97,7 @@ def _look(core: Core, what: Mapping[str, Any], limit: int) -> Flow[Completed]:
     try:
         return (yield from _Operation(core, limit).perform(what, b"", core.policy.timeout_s))
     except OutOfResources:
-        copy = yield from copy_files(core)
+        copy = yield from copy_moving_files(core)
     try:
         return (yield from _Operation(copy, limit).perform(what, b"", core.policy.timeout_s))
     finally:

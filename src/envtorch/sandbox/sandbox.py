@@ -117,6 +117,7 @@ class Sandbox:
     def fork(self, count: int = 1) -> list["Sandbox"]:
         """`count` exact copies: memory copy-on-write and files, each isolated, none bound to our life.
 
+        Processes and threads of the agent are stopped while the files are copied, and are not in the copies.
         An exposed function may fork the sandbox that called it: the copies stand where the call was made,
         with its arguments in their memory, and do not go on from there. They wait for what to run.
         """
@@ -129,7 +130,7 @@ class Sandbox:
         self._drive(sharing.share(self._core, name, text))
 
     def copy(self) -> "Sandbox":
-        """A sandbox with a fresh interpreter and a copy of our files."""
+        """A sandbox with a fresh interpreter and a copy of our files, as they are at one moment."""
         return Sandbox._around(self._drive(fork_flows.copy_files(self._core)))
 
     def grade(

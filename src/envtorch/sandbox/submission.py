@@ -18,7 +18,7 @@ from . import operating, running
 from .core import Core
 from .driver import Flow, T, drive
 from .flows import close, order
-from .fork_flows import copy_files, fork
+from .fork_flows import copy_moving_files, fork
 from .results import Completed, FileInfo, Result, Variable
 
 __all__ = ["SPOILED", "AsyncSubmission", "Frozen", "Submission", "freeze", "thaw"]
@@ -49,7 +49,7 @@ def freeze(core: Core) -> Flow[Frozen]:
         if interpreter is not None:
             yield from order(interpreter, "freeze", "frozen")
         yield from order(core, "freeze", "frozen")
-        return Frozen((yield from copy_files(core)), interpreter)
+        return Frozen((yield from copy_moving_files(core)), interpreter)
     except BaseException:
         yield from thaw(core, None)
         if interpreter is not None:
@@ -64,7 +64,7 @@ def thaw(core: Core, frozen: Frozen | None) -> Flow[None]:
             if copy is not None:
                 yield from close(copy)
     if not core.closed:
-        yield from order(core, "thaw", "thawed")
+        core.handle.tell({"op": "thaw"})
 
 
 def _run(frozen: Frozen, code: str, timeout_s: float | None) -> Flow[Result]:
@@ -79,7 +79,7 @@ def _awake(frozen: Frozen, work: Callable[[Core], Flow[T]]) -> Flow[T]:
     """Let the agent's interpreter run for as long as `work` takes."""
     if frozen.interpreter is None:
         return (yield from work(frozen.files))
-    yield from order(frozen.interpreter, "thaw", "thawed")
+    frozen.interpreter.handle.tell({"op": "thaw"})
     try:
         return (yield from work(frozen.interpreter))
     finally:

@@ -132,9 +132,11 @@ def build_private(
     if plan.adopts:
         # Copying nothing from here to here: when there is something to copy, whoever asked for it waits.
         _copy_home(os.open(PRIVATE.home, os.O_RDONLY | os.O_DIRECTORY), PRIVATE)
-        home = _await_adoption(control, doors)
+        home = _await_files(control)
     if home is not None:
         _copy_home(home, PRIVATE)
+    if plan.adopts:
+        _await_adoption(control, doors)
     return report
 
 
@@ -215,19 +217,28 @@ def _mount_private(plan: SandboxPlan) -> str:
     return ON
 
 
-def _await_adoption(control: "socket.SocketType", doors: Sequence[int]) -> int:
-    """Give the doors of our walls away, and wait until there is something to adopt: answers with its home.
-
-    The owner also gets our end of the control socket, for the init that is to be the interpreter's parent.
-    It must not keep it from the start: then it would never hear of our end.
-    """
-    wire.send_packet(control, {"event": "ready"}, [*doors, control.fileno()])
-    for door in doors:
-        os.close(door)
+def _await_files(control: "socket.SocketType") -> int:
+    """Wait until there are files to copy: answers with the folder that they are in."""
+    wire.send_packet(control, {"event": "ready"})
     packet = wire.receive_packet(control)
     if packet is None:
         os._exit(0)
     return packet[1][0]
+
+
+def _await_adoption(control: "socket.SocketType", doors: Sequence[int]) -> None:
+    """Wait until there is an interpreter to adopt, and give the doors of our walls away.
+
+    The owner also gets our end of the control socket, for the init that is to be the interpreter's parent.
+    It must not keep it from the start: then it would never hear of our end. And it gets the doors no sooner,
+    for it may have many forks made at once, and has room for so many descriptors only.
+    """
+    wire.send_packet(control, {"event": "copied"})
+    if wire.receive_packet(control) is None:
+        os._exit(0)
+    wire.send_packet(control, {"event": "doors"}, [*doors, control.fileno()])
+    for door in doors:
+        os.close(door)
 
 
 def _copy_home(source: int, place: Place) -> None:

@@ -31,7 +31,7 @@ from .building import PRIVATE, SandboxPlan, ZygoteContext, build_in_the_open, bu
 from .guest_wire import decode, receive_bytes
 from .kernel import lock_down, set_dumpable
 from .lockdown import RLIMIT_MSGQUEUE, lock_child, make_room, mark_rlimits
-from .processes import descendants, mark, status
+from .processes import descendants, mark, stands_still, status, waits
 
 INTERPRETER = "interpreter"
 """The name of the job that runs the agent's code."""
@@ -42,6 +42,8 @@ _MOST_DESCRIPTORS = 1 << 16
 _ENDED = b'{"event":"ended"}'
 _SWEEP_S = 8.0
 """Less than the owner waits for the answer."""
+_STOP_S = 0.0001
+"""How soon to look again for processes that have been told to stop."""
 _START = b'{"op":"start"}'
 _NOTHING_YET: Any = None
 
@@ -68,6 +70,8 @@ class Init:
         """Interpreters of forks, and whom to tell of their end."""
         self.has_forks = False
         """Whether forks have been made of this sandbox."""
+        self.stopped: dict[int, None] = {}
+        """Processes that have been stopped until the next thaw, in that order."""
         self.wakeup: tuple[int, ...] = ()
         """The pipe by which a signal wakes the loop."""
 
@@ -180,12 +184,13 @@ class Init:
             case "cull":
                 self._sweep(spare=self._processes_of(INTERPRETER))
             case "freeze":
-                self._freeze()
-                wire.send_packet(self.control, {"event": "frozen"})
+                if self._freeze(spare=[]):
+                    wire.send_packet(self.control, {"event": "frozen"})
+            case "hold":
+                if self._freeze(spare=self._processes_of(INTERPRETER)):
+                    wire.send_packet(self.control, {"event": "held"})
             case "thaw":
-                for process in self._others():
-                    _signal(process, signal.SIGCONT)
-                wire.send_packet(self.control, {"event": "thawed"})
+                self._thaw()
             case "retire":
                 self._sweep(spare=[])
                 tree.remove(self.place.home)
@@ -324,13 +329,34 @@ class Init:
         for process in spare:
             _signal(process, signal.SIGCONT)
 
-    def _freeze(self) -> None:
-        """Stop every process, until a look around finds no new one."""
-        stopped: set[int] = set()
-        while fresh := set(self._others()) - stopped:
-            for process in fresh:
-                _signal(process, signal.SIGSTOP)
-            stopped |= fresh
+    def _freeze(self, spare: Sequence[int]) -> bool:
+        """Stop every process, but those of `spare` only if they may do something on their own.
+
+        Whether they all stand still now: a signal takes effect some time after it was sent, and an agent may
+        have processes that start others faster than they can be stopped.
+        """
+        end = time.monotonic() + _SWEEP_S
+        looks = 0
+        while looks < 2 and time.monotonic() < end:  # twice nothing, as in a sweep
+            looks += 1
+            for process in self._processes_of_the_agent():
+                if process in spare and waits(process):
+                    continue
+                if not stands_still(process) and _signal(process, signal.SIGSTOP):
+                    self.stopped[process] = None
+                    looks = 0
+            if not looks:
+                time.sleep(_STOP_S)
+        return looks == 2
+
+    def _thaw(self) -> None:
+        """Let those go on that we have stopped, and no others: the agent may stop processes itself.
+
+        The youngest first, so that a shell that waits for one finds it running.
+        """
+        for process in reversed(self.stopped):
+            _signal(process, signal.SIGCONT)
+        self.stopped.clear()
 
     def _others(self) -> Iterator[int]:
         """The processes of this sandbox besides ourselves, each told as soon as it is found."""
@@ -342,6 +368,18 @@ class Init:
             process = int(name)
             if process != mine and self._is_ours(process):
                 yield process
+
+    def _processes_of_the_agent(self) -> Iterator[int]:
+        """The same by their mark alone, which is quick to read: not those that build the walls of forks."""
+        if not self.namespaces:
+            yield from descendants(os.getpid())
+            return
+        own_mark = dict(self.plan.rlimits)[RLIMIT_MSGQUEUE][0]
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            process = int(name)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if resource.prlimit(process, RLIMIT_MSGQUEUE)[0] == own_mark:
+                    yield process
 
     def _is_ours(self, process: int) -> bool:
         """False for the processes of forks, which are in a deeper namespace and have another mark."""
@@ -367,9 +405,12 @@ class Init:
         os._exit(0)
 
 
-def _signal(process: int, number: int) -> None:
+def _signal(process: int, number: int) -> bool:
+    """Whether there is such a process, and it is one that we may send signals to."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(process, number)
+        return True
+    return False
 
 
 def _ignore(*_: object) -> None:
