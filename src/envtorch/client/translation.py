@@ -65,7 +65,7 @@ class Translation(Generic[ActT, ObsT, StateT]):
         if not format.is_object(encoded):
             known = self._codec.spec.action.__name__
             wanted = "a dictionary" if known == "dict" else f"{known}, or a dictionary of its fields"
-            raise InvalidAction(f"an action is {wanted}, not {shown(action)}")
+            raise InvalidAction(f"an action is {wanted}, not {shown(action)}", wrong_argument="action")
         return encoded
 
     def encode_actions(self, actions: Sequence[ActT], format: Format = JSON) -> bytes | None:

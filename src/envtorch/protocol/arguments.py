@@ -18,7 +18,8 @@ def timeout_of(timeout_s: Any) -> float | None:
     if not is_duration(timeout_s) or not timeout_s > 0:
         raise InvalidAction(
             f"timeout_s is a number of seconds above 0 and up to {LONGEST_S:,.0f}, not {shown(timeout_s)}; "
-            "leave it out for the usual limit"
+            "leave it out for the usual limit",
+            wrong_argument="timeout_s",
         )
     return float(timeout_s)
 

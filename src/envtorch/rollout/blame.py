@@ -37,6 +37,8 @@ _BEGINNING: Faults = {**_STEP, TimedOut: Ending.LOST, OutOfResources: Ending.LOS
 
 def ending_of(error: EnvTorchError, faults: Faults, *, has_acted: bool) -> Ending | None:
     """How a rollout ends with this error; None for one that is the caller's, such as a wrong option."""
+    if isinstance(error, InvalidAction) and "wrong_argument" in error.details:
+        return None  # such as a timeout that is no number: no policy has chosen it
     if is_infrastructure(error) and not isinstance(error, tuple(faults)):
         return Ending.LOST  # such as a call that timed out while there was no connection
     table = {**(_STEP if has_acted else _BEGINNING), **faults}

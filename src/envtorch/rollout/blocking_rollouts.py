@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from envtorch.client import EnvClient
 from envtorch.errors import ClientClosed
 from envtorch.rollout.completions import Completion, Prompt
+from envtorch.rollout.play_options import refuse_no_callable
 from envtorch.rollout.record_settings import policy_settings
 from envtorch.rollout.rollout_trees import RolloutTree
 from envtorch.rollout.rollouts import GivenTask, Rollouts
@@ -20,6 +21,7 @@ from envtorch.rollout.transcripts import Transcript
 __all__ = ["BlockingRollouts"]
 
 T = TypeVar("T")
+POLICY_ADVICE = "a function from prompts to as many completions"
 
 
 class BlockingRollouts:
@@ -42,11 +44,22 @@ class BlockingRollouts:
         **options: Any,
     ) -> None:
         """`options` are those of `Rollouts`."""
-
+        refuse_no_callable("policy", policy, POLICY_ADVICE)
         self._rollouts = Rollouts(client, where, _InThread(policy), **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="envtorch-rollouts", daemon=True)
         self._thread.start()
+
+    @staticmethod
+    def refuse_wrong(
+        client: type[EnvClient[Any, Any, Any]],
+        where: RolloutServers,
+        policy: Callable[[Sequence[Prompt]], Sequence[Completion]],
+        **options: Any,
+    ) -> None:
+        """Raise `ConfigurationError` for what these rollouts could not be made with; nothing is started."""
+        refuse_no_callable("policy", policy, POLICY_ADVICE)
+        Rollouts(client, where, _InThread(policy), **{**options, "on": None})
 
     def run(self, task: GivenTask) -> Trajectory:
         """Play one episode."""
@@ -68,7 +81,9 @@ class BlockingRollouts:
         self, tasks: Iterable[GivenTask], *, size: int = 8, record: TrajectoryFile | None = None
     ) -> Iterator[TrajectoryGroup]:
         """Play each task `size` times from the same beginning; groups as they finish."""
-        playing = self._rollouts.groups(tasks, size=size, record=record)
+        return self._each(self._rollouts.groups(tasks, size=size, record=record))
+
+    def _each(self, playing: AsyncGenerator[TrajectoryGroup, None]) -> Iterator[TrajectoryGroup]:
         try:
             while (group := self._wait(anext(playing, None))) is not None:
                 yield group

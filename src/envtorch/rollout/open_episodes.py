@@ -11,6 +11,12 @@ from envtorch.rollout.blame import Faults
 from envtorch.rollout.chat_formats import ChatFormat, default_format
 from envtorch.rollout.chat_templates import ChatTemplate
 from envtorch.rollout.completions import Completion, Prompt
+from envtorch.rollout.play_options import (
+    refuse_no_client,
+    refuse_no_count,
+    refuse_no_faults,
+    refuse_no_timeout,
+)
 from envtorch.rollout.trajectories import ChatMessage, Ending, Task, Trajectory
 from envtorch.rollout.transcripts import Transcript
 from envtorch.rollout.turn_taking import Over, take_steps
@@ -42,6 +48,8 @@ class OpenEpisode:
         step_timeout_s: float | None = None,
         faults: Faults | None = None,
     ) -> None:
+        """Raises `ConfigurationError` for an option that cannot be."""
+        _refuse_wrong_options(max_turns=max_turns, step_timeout_s=step_timeout_s, faults=faults)
         self._client = client
         self._transcript = transcript
         self._max_turns = max_turns
@@ -76,6 +84,10 @@ class OpenEpisode:
 
         `options` are those of the constructor. Raises what the reset raises.
         """
+        refuse_no_client(client)
+        refuse_no_count("size", size)
+        refuse_no_timeout("reset_timeout_s", reset_timeout_s)
+        _refuse_wrong_options(**options)
         task = Task.of(task)
         chosen = format if format is not None else default_format(client)
 
@@ -167,3 +179,11 @@ class OpenEpisode:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _refuse_wrong_options(
+    *, max_turns: int = 20, step_timeout_s: float | None = None, faults: Faults | None = None
+) -> None:
+    refuse_no_count("max_turns", max_turns)
+    refuse_no_timeout("step_timeout_s", step_timeout_s)
+    refuse_no_faults({} if faults is None else faults)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from envtorch.errors import ConfigurationError, EnvTorchError
-from envtorch.rollout.beginnings import Beginning, RolloutClient, Sharing, SharingCosts, close_quietly
-from envtorch.rollout.blame import Faults
-from envtorch.rollout.chat_formats import ChatFormat
-from envtorch.rollout.chat_templates import ChatTemplate
+from envtorch.errors import EnvTorchError
+from envtorch.rollout.beginnings import Beginning, RolloutClient, SharingCosts, close_quietly
 from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
-from envtorch.rollout.group_scoring import GroupScorer, scored
+from envtorch.rollout.group_scoring import scored
+from envtorch.rollout.play_options import PlayOptions
 from envtorch.rollout.rollout_orders import GroupOrder, Lost, RolloutOrder, TreeOrder
 from envtorch.rollout.rollout_trees import RolloutTree, TreeGrower
 from envtorch.rollout.seats import Seats
@@ -23,7 +21,7 @@ from envtorch.rollout.transcripts import Transcript
 from envtorch.rollout.turn_taking import TurnTaker
 from envtorch.types import StepResult
 
-__all__ = ["OrderPlayer", "PlayOptions", "pause"]
+__all__ = ["OrderPlayer", "pause"]
 
 T = TypeVar("T")
 
@@ -31,31 +29,6 @@ LINGER_S = 0.005
 """How long a call of a local model waits at least for rollouts that are in a step."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 """Between attempts that the infrastructure has lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlayOptions:
-    """How orders are played: the options of `Rollouts`."""
-
-    format: ChatFormat
-    template: ChatTemplate | None
-    concurrency: int
-    max_turns: int
-    attempts: int
-    policy_calls: int
-    batch_size: int
-    step_timeout_s: float | None
-    reset_timeout_s: float | None
-    faults: Faults
-    share: Sharing | None
-    score: GroupScorer | None
-
-    def __post_init__(self) -> None:
-        counts = (self.concurrency, self.max_turns, self.attempts, self.policy_calls, self.batch_size)
-        if min(counts) < 1:
-            raise ConfigurationError(
-                "concurrency, max_turns, attempts, policy_calls and batch_size are at least 1"
-            )
 
 
 class OrderPlayer:

@@ -7,7 +7,7 @@ from typing import Any
 
 from envtorch.client import EnvClient
 from envtorch.errors import ConfigurationError
-from envtorch.rollout.order_player import PlayOptions
+from envtorch.rollout.play_options import PlayOptions
 
 __all__ = ["PlaySettings", "policy_settings", "refuse_other_settings", "settings_of"]
 

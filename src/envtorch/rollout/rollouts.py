@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from envtorch.client import EnvClient
 from envtorch.client.client_options import Recovery
 from envtorch.errors import ConfigurationError
+from envtorch.protocol.arguments import shown
 from envtorch.rollout.beginnings import Sharing
 from envtorch.rollout.blame import Faults
 from envtorch.rollout.chat_formats import ChatFormat, default_format
@@ -16,7 +17,13 @@ from envtorch.rollout.chat_templates import ChatTemplate
 from envtorch.rollout.completions import BatchStatistics, RolloutPolicy
 from envtorch.rollout.driver_places import driver_places_of
 from envtorch.rollout.group_scoring import GroupScorer
-from envtorch.rollout.order_player import OrderPlayer, PlayOptions
+from envtorch.rollout.order_player import OrderPlayer
+from envtorch.rollout.play_options import (
+    PlayOptions,
+    refuse_no_callable,
+    refuse_no_client,
+    refuse_no_count,
+)
 from envtorch.rollout.record_settings import settings_of
 from envtorch.rollout.rollout_drivers import OnWorkers, RolloutDrivers
 from envtorch.rollout.rollout_orders import GroupOrder, RolloutOrder, TreeOrder
@@ -89,11 +96,11 @@ class Rollouts:
         on: `"ray"` plays in drivers on the nodes of a Ray cluster, one beside each server; a `RayWorkers`
             says what they need. `concurrency` is that of all drivers together. The policy, and what else
             you give here, is sent there by pickling. A driver that dies is an attempt that was lost.
+
+        Raises `ConfigurationError` for an option that cannot be, before anything is played.
         """
-        if format is not None and not isinstance(format, ChatFormat):
-            raise ConfigurationError(
-                f"format is {format!r}: give a ChatFormat, such as JSONFormat(MyAction), or leave it out"
-            )
+        refuse_no_client(client)
+        refuse_no_callable("policy", policy, "an async function from prompts to as many completions")
         places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})}, recover)
         self._concurrency = concurrency
         options = PlayOptions(
@@ -106,7 +113,7 @@ class Rollouts:
             batch_size=batch_size,
             step_timeout_s=step_timeout_s,
             reset_timeout_s=reset_timeout_s,
-            faults=faults or {},
+            faults={} if faults is None else faults,
             share=share,
             score=score,
         )
@@ -142,15 +149,22 @@ class Rollouts:
         """Play a task as a tree: where `branch_when` holds, the session is forked into `width` branches.
 
         `branch_when` is asked at the beginning and after every turn, with the conversation so far, while
-        there may be more leaves. Raises `Unsupported` when the environment cannot be copied.
+        there may be more leaves. Raises `Unsupported` when the environment cannot be copied, and
+        `ConfigurationError` when `max_leaves` is less than `width`: such a tree could never branch.
         """
-        if width < 2 or max_leaves < 1:
-            raise ConfigurationError("a tree branches into two or more, and has at least one leaf")
+        refuse_no_count("width", width)
+        refuse_no_count("max_leaves", max_leaves)
+        refuse_no_callable("branch_when", branch_when, "a function from a Transcript to True or False")
+        if width < 2 or max_leaves < width:
+            raise ConfigurationError(
+                f"a tree of width {width} with at most {max_leaves} leaves never branches: width is 2 or "
+                "more, and max_leaves at least the width"
+            )
         order = TreeOrder(Task.of(task), width, branch_when, max_leaves)
         tree: RolloutTree = await self._start(self._play(order))
         return tree
 
-    async def groups(
+    def groups(
         self, tasks: Iterable[GivenTask], *, size: int = 8, record: TrajectoryFile | None = None
     ) -> AsyncGenerator[TrajectoryGroup, None]:
         """Play each task `size` times from the same beginning; groups as they finish.
@@ -159,13 +173,20 @@ class Rollouts:
         written to the file before it is given out, and tasks that are in the file already are left out, as
         often as they are there. Raises `ConfigurationError` when the file was recorded with other settings.
         """
-        if size < 1:
-            raise ConfigurationError("a group has at least one member")
+        refuse_no_count("size", size)
+        if record is not None and not isinstance(record, TrajectoryFile):
+            raise ConfigurationError(
+                f"record is {shown(record)}: give TrajectoryFile(path), which also reads what was recorded"
+            )
         if not isinstance(tasks, Iterable):
             raise TypeError(
                 f"tasks is {type(tasks).__name__}: give a list or an ordinary generator of tasks, as range(8)"
             )
-        wanted: Iterable[Task] = (Task.of(task) for task in tasks)
+        return self._recorded((Task.of(task) for task in tasks), size, record)
+
+    async def _recorded(
+        self, wanted: Iterable[Task], size: int, record: TrajectoryFile | None
+    ) -> AsyncGenerator[TrajectoryGroup, None]:
         if record is not None:
             record.belong_to({**self._settings, "size": size})
             wanted = record.unplayed(wanted)

@@ -9,6 +9,7 @@ from envtorch.client.client_options import Recovery
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.pool import AsyncEnvPool, EnvPool
 from envtorch.pool.outcomes import is_infrastructure
+from envtorch.protocol.arguments import shown
 from envtorch.providers.provider_base import Provider
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.types import StepResult
@@ -41,7 +42,12 @@ def places_of(
         return PoolPlaces(where)
     if isinstance(where, EnvPool):
         raise ConfigurationError("rollouts are awaited: give them an AsyncEnvPool of the client's `aio`")
-    servers = [where] if isinstance(where, str | Provider) else list(where)
+    servers = [where] if isinstance(where, str | Provider) else where
+    if not isinstance(servers, Sequence) or not all(isinstance(one, str | Provider) for one in servers):
+        raise ConfigurationError(
+            f"where is {shown(where)}: give the address of a server, such as http://127.0.0.1:8000, a list "
+            "of addresses, or an open AsyncEnvPool"
+        )
     if not servers:
         raise ConfigurationError("there is no server to play on: `where` is empty")
     addresses = [_address_of(server) for server in servers]

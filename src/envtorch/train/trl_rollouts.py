@@ -60,13 +60,15 @@ class TRLRollouts:
         policy: Policy | None = None,
         **options: Any,
     ) -> None:
-        """`options` are those of `Rollouts`.
+        """`options` are those of `Rollouts`; a wrong one is refused here, and not in the first batch.
 
         tasks: what is played; `dataset` has a row for each.
         policy: completes prompts in place of the trainer's own model.
         template: by default the chat template of the trainer's tokenizer, or TRL's own version of it where it
             rewrites earlier turns, as Qwen3's does.
         """
+        chosen = self._complete if policy is None else policy
+        BlockingRollouts.refuse_wrong(client, where, chosen, **options)
         self._client = client
         self._where = where
         self._options = options
