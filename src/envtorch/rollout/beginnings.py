@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from envtorch.errors import CapacityReached, EnvTorchError, SessionLost, Unsupported
+from envtorch.errors import CapacityReached, ConnectFailed, Draining, EnvTorchError, SessionLost, Unsupported
+from envtorch.pool.outcomes import is_infrastructure
 from envtorch.rollout.trajectories import Task
 from envtorch.rollout.transcripts import Transcript
 from envtorch.types import StepResult
 
-__all__ = ["Beginning", "RolloutClient", "Sharing", "SharingCosts", "close_quietly"]
+__all__ = ["Beginning", "RolloutClient", "SessionPlaces", "Sharing", "SharingCosts", "close_quietly"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +23,28 @@ Sharing = Literal["fork", "reset"]
 class RolloutClient(Protocol):
     """What rollouts need of an async client."""
 
+    @property
+    def base_url(self) -> str:
+        """The address of its server."""
+
     async def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[Any]: ...
     async def step(self, action: Any, *, timeout_s: float | None = None) -> StepResult[Any]: ...
     async def state(self, *, timeout_s: float | None = None) -> Any: ...
     async def fork(self, n: int = 1, *, timeout_s: float | None = None) -> Any: ...
     async def close(self) -> None: ...
+
+
+class SessionPlaces(Protocol):
+    """Opens sessions."""
+
+    async def open(self, number: int, attempt: int, lost_at: Sequence[str]) -> RolloutClient:
+        """A client of a new session of the order `number`, the `attempt`-th of that order.
+
+        `lost_at` has the addresses where it was lost before: it is opened at another one if there is one.
+        """
+
+    def avoid(self, address: str) -> None:
+        """Open sessions elsewhere for a while, if there is another address: this one takes none."""
 
 
 class Closeable(Protocol):
@@ -92,16 +110,18 @@ class Beginning:
     def __init__(
         self,
         task: Task,
-        connect: Callable[[int], Awaitable[RolloutClient]],
+        places: SessionPlaces,
         transcribe: Callable[[RolloutClient, StepResult[Any]], Awaitable[Transcript]],
         costs: SharingCosts,
         *,
+        number: int,
         size: int,
         timeout_s: float | None,
     ) -> None:
-        """`connect` gives a client, for the n-th time; `transcribe` makes a transcript of a first result."""
+        """`number` is its order's at these places; `transcribe` makes a transcript of a first result."""
         self._task = task
-        self._connect = connect
+        self._places = places
+        self._number = number
         self._transcribe = transcribe
         self._costs = costs
         self._size = size
@@ -109,6 +129,8 @@ class Beginning:
         self._connected = 0
         self._root: RolloutClient | None = None
         """A session that stays at the beginning, to be forked."""
+        self._copying = asyncio.Lock()
+        """Held while the root is forked: one that turns out to be lost is closed once."""
         self._transcript: Transcript | None = None
 
     @property
@@ -117,9 +139,9 @@ class Beginning:
         assert self._transcript is not None
         return self._transcript.copy()
 
-    async def open(self) -> list[RolloutClient]:
+    async def open(self, lost_at: list[str]) -> list[RolloutClient]:
         """The first sessions: one for each rollout when they are forked, else only one; see `copy`."""
-        client = await self._reset()
+        client = await self._reset(lost_at)
         if self._size == 1 or not self._costs.uses_fork(self._task.options):
             return [client]
         self._root = client
@@ -131,6 +153,7 @@ class Beginning:
             self._costs.can_fork = False
             return [self._give_root()]
         except BaseException:
+            lost_at.append(client.base_url)
             await self.close()
             raise
         try:
@@ -138,21 +161,29 @@ class Beginning:
         except CapacityReached:
             copies = []
         except BaseException:
+            lost_at.append(client.base_url)
             await self.close()
             raise
         return [*copies, self._give_root()]
 
-    async def copy(self) -> RolloutClient:
-        """One more session at the beginning. Raises `SessionLost` when a reset gives a different one."""
-        if self._root is not None:
-            try:
-                return (await self._fork(1))[0]
-            except CapacityReached:
-                pass  # a reset waits in turn for a slot
-            except EnvTorchError:
-                await self.close()
-                raise
-        return await self._reset()
+    async def copy(self, lost_at: list[str]) -> RolloutClient:
+        """One more session at the beginning: a fork, or where its origin is lost, a reset elsewhere.
+
+        `lost_at` has the addresses where the rollout was lost before; one where this is lost is added.
+        Raises `SessionLost` when a reset gives a different beginning.
+        """
+        async with self._copying:
+            if self._root is not None:
+                try:
+                    return (await self._fork(1))[0]
+                except CapacityReached:
+                    pass  # a reset waits in turn for a slot
+                except EnvTorchError as error:
+                    lost_at.append(self._root.base_url)
+                    await self.close()
+                    if not is_infrastructure(error):
+                        raise
+        return await self._reset(lost_at)
 
     async def close(self) -> None:
         """End the session that was kept at the beginning."""
@@ -172,9 +203,9 @@ class Beginning:
         self._costs.note(fork_s=(time.perf_counter() - began) / count)
         return copies
 
-    async def _reset(self) -> RolloutClient:
-        place, self._connected = self._connected, self._connected + 1
-        client = await self._connect(place)
+    async def _reset(self, lost_at: list[str]) -> RolloutClient:
+        attempt, self._connected = self._connected, self._connected + 1
+        client = await self._places.open(self._number, attempt, lost_at)
         try:
             began = time.perf_counter()
             result = await client.reset(timeout_s=self._timeout_s, **self._task.options)
@@ -186,7 +217,10 @@ class Beginning:
                 self._costs.repeats = False
                 logger.warning("task %s: a reset with the same options gave another beginning", self._task.id)
                 raise SessionLost("a reset with the same options gave another beginning")
-        except BaseException:
+        except BaseException as error:
+            lost_at.append(client.base_url)
+            if isinstance(error, ConnectFailed | Draining):
+                self._places.avoid(client.base_url)
             await close_quietly(client)
             raise
         return client

@@ -1,13 +1,13 @@
 """Where drivers in other processes play: beside servers, or on those of a pool that is held here."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from envtorch.pool.leases import Lease
-from envtorch.rollout.beginnings import RolloutClient
+from envtorch.rollout.beginnings import RolloutClient, SessionPlaces
 from envtorch.rollout.order_places import Inquiries, LeasedPlaces
 from envtorch.rollout.rollout_orders import PlaceMoved, PlaceWanted
-from envtorch.rollout.session_places import AddressPlaces, PoolPlaces, SessionPlaces
+from envtorch.rollout.session_places import AddressPlaces, PoolPlaces
 
 __all__ = ["DriverPlaces", "OrderHold", "OrderPlaces", "driver_places_of"]
 
@@ -94,8 +94,11 @@ class _From:
     def __init__(self, places: AddressPlaces, first: int) -> None:
         self._places, self._first = places, first
 
-    async def open(self, number: int, attempt: int) -> RolloutClient:
-        return await self._places.open(self._first, attempt)
+    async def open(self, number: int, attempt: int, lost_at: Sequence[str]) -> RolloutClient:
+        return await self._places.open(self._first, attempt, lost_at)
+
+    def avoid(self, address: str) -> None:
+        self._places.avoid(address)
 
 
 class _PooledServers:

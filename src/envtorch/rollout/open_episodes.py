@@ -17,6 +17,7 @@ from envtorch.rollout.play_options import (
     refuse_no_faults,
     refuse_no_timeout,
 )
+from envtorch.rollout.session_places import AddressPlaces
 from envtorch.rollout.trajectories import ChatMessage, Ending, Task, Trajectory
 from envtorch.rollout.transcripts import Transcript
 from envtorch.rollout.turn_taking import Over, take_steps
@@ -91,21 +92,20 @@ class OpenEpisode:
         task = Task.of(task)
         chosen = format if format is not None else default_format(client)
 
-        async def connect(attempt: int) -> RolloutClient:
-            session: RolloutClient = client.aio(base_url, **{"wait_s": 60.0, **(client_options or {})})
-            return session
-
         async def transcribe(session: RolloutClient, result: StepResult[Any]) -> Transcript:
             await chosen.prepare(session)
             return Transcript.begin(task, chosen, template, result)
 
-        costs = SharingCosts(share)
-        beginning = Beginning(task, connect, transcribe, costs, size=size, timeout_s=reset_timeout_s)
+        places = AddressPlaces([base_url], client, {"wait_s": 60.0, **(client_options or {})})
+        beginning = Beginning(
+            task, places, transcribe, SharingCosts(share), number=0, size=size, timeout_s=reset_timeout_s
+        )
+        lost_at: list[str] = []
         sessions: list[RolloutClient] = []
         try:
-            sessions += await beginning.open()
+            sessions += await beginning.open(lost_at)
             while len(sessions) < size:
-                sessions.append(await beginning.copy())
+                sessions.append(await beginning.copy(lost_at))
         except BaseException:
             await close_quietly(*sessions, beginning)
             raise

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -73,12 +73,14 @@ class LeasedPlaces:
         self._inquiries = inquiries
         self._recovers = recovers
 
-    async def open(self, number: int, attempt: int) -> RolloutClient:
+    async def open(self, number: int, attempt: int, lost_at: Sequence[str]) -> RolloutClient:
         place = self._inquiries.number()
         address = await self._inquiries.ask(PlaceWanted(place)) if place else self._address
         lease = AskedLease(self._inquiries, place, place)
         options: dict[str, Any] = {"elsewhere": lease} if self._recovers else {}
         return PooledClient(self._make_client(address, **options), lease)
+
+    def avoid(self, address: str) -> None: ...  # the pool sees to it
 
 
 class AskedLease(Elsewhere):

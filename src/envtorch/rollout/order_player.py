@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from envtorch.errors import EnvTorchError
-from envtorch.rollout.beginnings import Beginning, RolloutClient, SharingCosts, close_quietly
+from envtorch.rollout.beginnings import Beginning, RolloutClient, SessionPlaces, SharingCosts, close_quietly
 from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
 from envtorch.rollout.group_scoring import scored
 from envtorch.rollout.play_options import PlayOptions
 from envtorch.rollout.rollout_orders import GroupOrder, Lost, RolloutOrder, TreeOrder
 from envtorch.rollout.rollout_trees import RolloutTree, TreeGrower
 from envtorch.rollout.seats import Seats
-from envtorch.rollout.session_places import SessionPlaces
 from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup
 from envtorch.rollout.transcripts import Transcript
 from envtorch.rollout.turn_taking import TurnTaker
@@ -72,16 +71,20 @@ class OrderPlayer:
     async def play(self, order: RolloutOrder, places: SessionPlaces, lost: Lost = ()) -> Any:
         """The result of an order, played at these places. `lost` are attempts at it before this one."""
         self._started += 1
-        connect = partial(places.open, self._started)
         if isinstance(order, TreeOrder):
-            return await self._tree(order, self._beginning(order.task, 1, connect), lost)
+            return await self._tree(order, self._beginning(order.task, 1, places), lost)
         assert isinstance(order, GroupOrder)
-        return await self._group(order, self._beginning(order.task, order.size, connect), lost)
+        return await self._group(order, self._beginning(order.task, order.size, places), lost)
 
-    def _beginning(self, task: Task, size: int, connect: Any) -> Beginning:
-        transcribe = partial(self._transcribe, task)
+    def _beginning(self, task: Task, size: int, places: SessionPlaces) -> Beginning:
         return Beginning(
-            task, connect, transcribe, self._costs, size=size, timeout_s=self._options.reset_timeout_s
+            task,
+            places,
+            partial(self._transcribe, task),
+            self._costs,
+            number=self._started,
+            size=size,
+            timeout_s=self._options.reset_timeout_s,
         )
 
     # A group, and its members.
@@ -91,13 +94,14 @@ class OrderPlayer:
         has_root = size > 1 and self._costs.uses_fork(task.options)
         opened: list[RolloutClient] = []
         kept: dict[int, RolloutClient] = {}
+        lost_at: list[str] = []
         async with self._seats.take(size + has_root):
             try:
                 with self._batcher.joined(size) as leave:
-                    opened, lost, failed = await self._open(beginning, lost)
+                    opened, lost, failed = await self._open(beginning, lost, lost_at)
                     if failed is not None:
                         return order.given_up(lost, failed[1], failed[0])
-                    group = _Group(task, beginning, lost, kept, leave)
+                    group = _Group(task, beginning, lost, tuple(lost_at), kept, leave)
                     clients = [*opened, *(None,) * (size - len(opened))]
                     members = await _all_of(
                         [self._member(group, place, client) for place, client in enumerate(clients)]
@@ -118,7 +122,7 @@ class OrderPlayer:
             attempts=self._options.attempts,
         )
         async with self._seats.take(order.seats):
-            opened, lost, failed = await self._open(beginning, lost)
+            opened, lost, failed = await self._open(beginning, lost, [])
             if failed is not None:
                 return order.given_up(lost, failed[1], failed[0])
             try:
@@ -129,12 +133,12 @@ class OrderPlayer:
         return RolloutTree(order.task, root)
 
     async def _open(
-        self, beginning: Beginning, lost: Lost
+        self, beginning: Beginning, lost: Lost, lost_at: list[str]
     ) -> tuple[list[RolloutClient], Lost, tuple[Ending, EnvTorchError] | None]:
         """The first sessions of a group, why attempts at it were lost, and the failure if all were."""
         while True:
             try:
-                return await beginning.open(), lost, None
+                return await beginning.open(lost_at), lost, None
             except EnvTorchError as error:
                 ending = self._turns.ending_of(error, has_acted=False)
                 if ending is not Ending.LOST or len(lost) + 1 >= self._options.attempts:
@@ -147,11 +151,11 @@ class OrderPlayer:
 
         The session of one that is to be scored is kept.
         """
-        lost = group.lost
+        lost, lost_at = group.lost, [*group.lost_at]
         while True:
             try:
                 try:
-                    client = client or await group.beginning.copy()
+                    client = client or await group.beginning.copy(lost_at)
                     played = await self._play(client, group.beginning.transcript, place, lost)
                     if self._options.score is not None and played.ending.is_scored:
                         group.kept[place], client = client, None
@@ -163,6 +167,7 @@ class OrderPlayer:
                     group.leave()
             finally:
                 if client is not None:
+                    lost_at.append(client.base_url)
                     await close_quietly(client)
             if is_over:
                 return played
@@ -192,6 +197,8 @@ class _Group:
     beginning: Beginning
     lost: Lost
     """Why attempts at its beginning were lost."""
+    lost_at: tuple[str, ...]
+    """The addresses of these attempts."""
     kept: dict[int, RolloutClient]
     """The sessions that are to be scored, by the place of their member."""
     leave: Callable[[], None]

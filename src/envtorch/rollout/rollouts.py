@@ -77,7 +77,7 @@ class Rollouts:
         """Every option has a default that suits a local model and one server.
 
         where: the server's address, a provider whose server runs, or several of these; a lost attempt is
-            played again on the next one. Or an open `AsyncEnvPool`: then its own clients are used.
+            played again on another one. Or an open `AsyncEnvPool`: then its own clients are used.
         format: how observations become messages, and completions actions; see `default_format`.
         template: how conversations become token ids; without one the policy works on messages.
         concurrency: the most sessions that are open at once; not more than the servers have room for.

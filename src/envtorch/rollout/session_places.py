@@ -1,8 +1,9 @@
 """Where rollouts open their sessions: at addresses, or in a pool."""
 
+import time
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from envtorch.client import EnvClient
 from envtorch.client.client_options import Recovery
@@ -14,19 +15,15 @@ from envtorch.providers.provider_base import Provider
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.types import StepResult
 
-__all__ = ["AddressPlaces", "PoolPlaces", "PooledClient", "RolloutServers", "SessionPlaces", "places_of"]
+__all__ = ["AddressPlaces", "PoolPlaces", "PooledClient", "RolloutServers", "places_of"]
 
 T = TypeVar("T")
 
+AVOIDED_S = 30.0
+"""How long an address that refused a session is avoided while there are others."""
+
 RolloutServers = str | Provider | Sequence[str | Provider] | AsyncEnvPool[Any]
 """An address, a provider whose server runs, several of these, or a pool that is open."""
-
-
-class SessionPlaces(Protocol):
-    """Opens sessions."""
-
-    async def open(self, number: int, attempt: int) -> RolloutClient:
-        """A client of a new session. Another `attempt` at the same `number` is opened elsewhere if it can."""
 
 
 def places_of(
@@ -67,7 +64,7 @@ def _address_of(server: str | Provider) -> str:
 
 
 class AddressPlaces:
-    """Servers in turn."""
+    """Servers in turn, without those that have just refused a session while there are others."""
 
     def __init__(
         self, addresses: Sequence[str], client: type[EnvClient[Any, Any, Any]], options: Mapping[str, Any]
@@ -75,11 +72,17 @@ class AddressPlaces:
         self.addresses = addresses
         self._client = client
         self._options = options
+        self._avoided_until: dict[str, float] = {}
 
-    async def open(self, number: int, attempt: int) -> RolloutClient:
-        address = self.addresses[(number + attempt) % len(self.addresses)]
+    async def open(self, number: int, attempt: int, lost_at: Sequence[str]) -> RolloutClient:
+        first, now = (number + attempt) % len(self.addresses), time.monotonic()
+        in_turn = [*self.addresses[first:], *self.addresses[:first]]
+        address = min(in_turn, key=lambda one: (self._avoided_until.get(one, now) > now, lost_at.count(one)))
         client: RolloutClient = self._client.aio(address, **self._options)
         return client
+
+    def avoid(self, address: str) -> None:
+        self._avoided_until[address] = time.monotonic() + AVOIDED_S
 
 
 class PoolPlaces:
@@ -88,9 +91,11 @@ class PoolPlaces:
     def __init__(self, pool: AsyncEnvPool[Any]) -> None:
         self.pool = pool
 
-    async def open(self, number: int, attempt: int) -> RolloutClient:
+    async def open(self, number: int, attempt: int, lost_at: Sequence[str]) -> RolloutClient:
         lease = self.pool.session()
         return PooledClient(await lease.__aenter__(), lease)
+
+    def avoid(self, address: str) -> None: ...  # the pool sees to it
 
 
 class PooledClient:
@@ -100,6 +105,11 @@ class PooledClient:
         self._client = client
         self._lease: AbstractAsyncContextManager[Any] | None = lease
         self._fault: EnvTorchError | None = None
+
+    @property
+    def base_url(self) -> str:
+        address: str = self._client.base_url
+        return address
 
     async def reset(self, *, timeout_s: float | None = None, **options: Any) -> StepResult[Any]:
         return await self._watched(self._client.reset(timeout_s=timeout_s, **options))
