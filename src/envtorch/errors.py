@@ -22,6 +22,7 @@
     ├── InternalError          INTERNAL_ERROR      a fault of the server itself; its log has the error id
     │   └── RecordingFailed    RECORDING_FAILED    the call must be recorded and cannot be; it was not made
     ├── ConnectFailed          —                   no server could be reached at that address
+    │   └── EndpointFailed     —                   a model's endpoint could not be reached, or failed
     ├── ProviderFailed         —                   a server could not be started, or did not stay
     │   ├── EngineUnavailable  —                   no container engine, cluster or tool to start it with
     │   ├── ImageUnavailable   —                   there is no such image, or it could not be fetched
@@ -54,6 +55,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectFailed",
     "Draining",
+    "EndpointFailed",
     "EngineUnavailable",
     "EnvTorchError",
     "EnvironmentFailed",
@@ -319,6 +321,10 @@ class SessionLost(EnvTorchError):
 
 class ConnectFailed(EnvTorchError, ConnectionError):
     """No server could be reached at that address."""
+
+
+class EndpointFailed(ConnectFailed):
+    """The endpoint of a model could not be reached, or failed each time that it was asked."""
 
 
 class ProviderFailed(EnvTorchError):

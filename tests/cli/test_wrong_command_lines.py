@@ -82,6 +82,8 @@ class Wrong:
     next_step: str
 
 
+SAYS = "--model scripted:policy.py:say"
+
 WRONG = [
     Wrong("frobnicate", Exit.MISUSED, "No such command 'frobnicate'", "for help"),
     Wrong("serve", Exit.MISUSED, "Missing argument 'TARGET'", "serve -h' for help"),
@@ -172,6 +174,24 @@ WRONG = [
         "'hf:a:b:c:d' names no dataset",
         "",
     ),
+    Wrong(f"eval good:Game {SAYS} --step-timeout 0", Exit.MISUSED, "--step-timeout is a number of sec", ""),
+    Wrong(f"eval good:Game {SAYS} --step-timeout nan", Exit.MISUSED, "--step-timeout is a number of", ""),
+    Wrong(f"eval good:Game {SAYS} --temperature nan", Exit.MISUSED, "--temperature is a number of 0", ""),
+    Wrong(f"eval good:Game {SAYS} --temperature -1", Exit.MISUSED, "--temperature is a number of 0", ""),
+    Wrong(f"eval good:Game {SAYS} --max-tokens 0", Exit.MISUSED, "Invalid value for '--max-tokens'", ""),
+    Wrong(f"eval good:Game {SAYS} --pass-at nan", Exit.MISUSED, "--pass-at is a number, not nan", ""),
+    Wrong(f"eval good:Game {SAYS} --price-in -4", Exit.MISUSED, "--price-in is a number of 0 or more", ""),
+    Wrong(f"eval good:Game {SAYS} --price-out inf", Exit.MISUSED, "--price-out is a number of 0 or", ""),
+    Wrong(f"eval good:Game {SAYS} --requests-per-s 0", Exit.MISUSED, "--requests-per-s is a number ab", ""),
+    Wrong(
+        f"eval good:Game {SAYS} --tokens-per-minute -1",
+        Exit.MISUSED,
+        "--tokens-per-minute is a number ab",
+        "",
+    ),
+    Wrong(f"eval 127.0.0.1:9 {SAYS}", Exit.MISUSED, "without its scheme", "http://127.0.0.1:9"),
+    Wrong("check localhost:8000", Exit.MISUSED, "without its scheme", "http://localhost:8000"),
+    Wrong("new --task a --in /proc", Exit.MISUSED, "cannot be written", "envtorch new --task NAME --in DIR"),
     Wrong("replay noise --tolerance -1", Exit.MISUSED, "Invalid value for '--tolerance'", "for help"),
     Wrong("recording show damaged.jsonl", Exit.MISUSED, "damaged.jsonl is damaged: at byte", "keep them"),
     Wrong("recording export whole.jsonl --to drawer", Exit.MISUSED, "drawer cannot be written", ""),

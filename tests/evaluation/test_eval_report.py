@@ -4,10 +4,12 @@ import json
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envtorch.errors import SessionLost
+from envtorch.cli.eval import incomplete
+from envtorch.errors import EndpointFailed, SessionLost
 from envtorch.evaluation import EvalReport, report_page
 from envtorch.rollout import Ending, Task, Trajectory, TurnRecord
 
@@ -64,6 +66,36 @@ def test_the_order_in_which_samples_were_played_makes_no_difference() -> None:
 def test_an_environment_without_rewards_is_named_as_the_reason() -> None:
     silent = [Trajectory(TASKS[0], 0, Ending.DONE, turns=(TurnRecord(None, 0.1, 0.1),))]
     assert "No reward was given" in report_page(EvalReport.of({}, TASKS, silent))
+
+
+@pytest.mark.parametrize(
+    "unplayed",
+    [
+        Trajectory(TASKS[0], 0, Ending.LOST, blame=SessionLost("gone")),
+        Trajectory(TASKS[0], 0, Ending.POLICY, turns=(TurnRecord(None, 0.1, 0.1),)),
+        Trajectory(TASKS[0], 0, Ending.ENVIRONMENT, turns=(TurnRecord(None, 0.1, 0.1),)),
+    ],
+)
+def test_missing_rewards_are_no_reason_where_nothing_was_played_to_its_end(unplayed: Trajectory) -> None:
+    report = EvalReport.of({}, TASKS, [unplayed])
+    assert not report.lacks_rewards
+    assert "No reward was given" not in report_page(report)
+
+
+def test_missing_rewards_are_no_reason_where_samples_pass_without_any() -> None:
+    silent = [Trajectory(TASKS[0], 0, Ending.DONE, turns=(TurnRecord(None, 0.1, 0.1),))]
+    assert not EvalReport.of({"passes_at": 0.0}, TASKS, silent).lacks_rewards
+
+
+def test_a_model_endpoint_that_fails_is_named_as_the_one_that_lost_samples() -> None:
+    failed = EndpointFailed("the policy's endpoint failed 6 times: 500: no model")
+    report = EvalReport.of({}, TASKS, [Trajectory(TASKS[0], 0, Ending.LOST, blame=failed)])
+    assert report.endings == {"lost: EndpointFailed": 1}
+    told = "the model's endpoint (the policy's endpoint failed 6 times: 500: no model)"
+    assert incomplete(report).startswith(f"Incomplete: 1 of 1 samples were lost to {told}.")
+    assert "or to the model&#x27;s endpoint" in report_page(report)
+    lost = EvalReport.of({}, TASKS, [Trajectory(TASKS[0], 0, Ending.LOST, blame=SessionLost("gone"))])
+    assert "lost to the infrastructure" in incomplete(lost)
 
 
 class Tags(HTMLParser):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.client import MCPToolClient
-from envtorch.errors import ConfigurationError, ConnectFailed
+from envtorch.errors import ConfigurationError, EndpointFailed
 from envtorch.rollout import Ending, OpenAIPolicy, Prompt, Rollouts, Task, Trajectory
 from envtorch.rollout.endpoint_answers import StreamedAnswer, read_chat
 from envtorch.server import create_app
@@ -150,11 +150,11 @@ def test_an_endpoint_that_never_answers_is_given_up() -> None:
     wait = {"retry-after": "0"}
     with (
         endpoint(counting_up, [(503, wait)] * 9) as model,
-        pytest.raises(ConnectFailed, match="3 times: 503"),
+        pytest.raises(EndpointFailed, match="3 times: 503"),
     ):
         ask(model.url, attempts=3)
     assert len(model.app.state.asked) == 3
-    with pytest.raises(ConnectFailed, match="1 times"):
+    with pytest.raises(EndpointFailed, match="1 times"):
         ask(model.url, attempts=1)  # it is gone by now
 
 
@@ -300,7 +300,7 @@ def test_a_stream_that_is_cut_off_is_asked_for_again(monkeypatch: pytest.MonkeyP
         assert len(model.app.state.asked) == 3
     with (
         streaming(vllm, broken=9) as model,
-        pytest.raises(ConnectFailed, match="ended before its last event"),
+        pytest.raises(EndpointFailed, match="ended before its last event"),
     ):
         one(model.url, stream=True, attempts=2)
 
@@ -367,7 +367,7 @@ def test_an_endpoint_tells_its_models() -> None:
 
     with streaming(vllm) as model:
         assert asyncio.run(run(model.url)) == ["tiny"]
-        with pytest.raises(ConnectFailed, match="does not list its models"):
+        with pytest.raises(EndpointFailed, match="does not list its models"):
             asyncio.run(run(model.url + "/nothing"))
 
 

@@ -18,7 +18,7 @@ from envtorch.settings import Settings
 if TYPE_CHECKING:
     from envtorch.evaluation import EvalReport, Evaluation
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "incomplete"]
 
 DEFAULT_TASKS = 16
 RECORDING = "recording"
@@ -42,7 +42,7 @@ def evaluate(
     ] = None,
     temperature: Annotated[float, typer.Option(rich_help_panel=MODEL, help="Sampling temperature.")] = 1.0,
     max_tokens: Annotated[
-        int, typer.Option(help="Most tokens in a completion.", rich_help_panel=MODEL)
+        int, typer.Option(min=1, help="Most tokens in a completion.", rich_help_panel=MODEL)
     ] = 1024,
     stream: Annotated[
         bool, typer.Option("--stream", help="Have completions streamed.", rich_help_panel=MODEL)
@@ -145,9 +145,16 @@ def evaluate(
         raise
     _show(evaluation, report, as_json=as_json)
     if report.lost:
-        lost = f"{report.lost} of {report.summary.count} samples were lost to the infrastructure"
-        typer.echo(f"Incomplete: {lost}. The same command plays their tasks again.", err=True)
+        typer.echo(incomplete(report), err=True)
         raise typer.Exit(Exit.UNREACHABLE)
+
+
+def incomplete(report: "EvalReport") -> str:
+    """What lost samples, and what to do next."""
+    endpoint = report.failed_endpoint
+    lost_to = "the infrastructure" if endpoint is None else f"the model's endpoint ({endpoint.message})"
+    lost = f"{report.lost} of {report.summary.count} samples were lost to {lost_to}"
+    return f"Incomplete: {lost}. The same command plays their tasks again."
 
 
 def _remove(directory: Path) -> None:
@@ -163,7 +170,7 @@ def _show(evaluation: "Evaluation", report: "EvalReport", *, as_json: bool) -> N
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(report.table())
-    if not report.has_rewards:
+    if report.lacks_rewards:
         console.print("[yellow]No reward was given, so nothing can pass: see --score.[/yellow]")
     if report.worst:
         console.print(

@@ -1,6 +1,7 @@
 """What `envtorch eval` does: finds the model, the tasks and the scorer, and plays."""
 
 import inspect
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ from envtorch.rollout import (
     format_of_schema,
     score_each,
 )
+from envtorch.rollout.play_options import refuse_no_timeout
 from envtorch.rollout.rollout_progress import RolloutProgress
 from envtorch.settings import model_api_key
 from envtorch.shown_urls import shown_url
@@ -64,9 +66,12 @@ class ModelChoice:
             )
         if not self.where.startswith(SCRIPTED):
             refuse_unusable(self.where)
+        _refuse_number("--temperature", self.temperature)
+        _refuse_number("--requests-per-s", self.requests_per_s, above=0)
+        _refuse_number("--tokens-per-minute", self.tokens_per_minute, above=0)
 
     async def named(self) -> Self:
-        """The same choice with the model's name. Raises `ConnectFailed` when the endpoint does not answer."""
+        """The same choice with the model's name. Raises `EndpointFailed` when it does not answer."""
         if self.name is not None or self.where.startswith(SCRIPTED):
             return self
         return replace(self, name=await self._only_model())
@@ -78,7 +83,7 @@ class ModelChoice:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[tuple[str, RolloutPolicy]]:
-        """The model's name and the policy. Raises `ConnectFailed` when the endpoint does not answer."""
+        """The model's name and the policy. Raises `EndpointFailed` when the endpoint does not answer."""
         if self.where.startswith(SCRIPTED):
             name = self.where.removeprefix(SCRIPTED)
             yield self.where, scripted(function_named(name), name)
@@ -205,6 +210,12 @@ class EvalRun:
     price_out: float | None
     token: str | None
 
+    def __post_init__(self) -> None:
+        refuse_no_timeout("--step-timeout", self.step_timeout_s)
+        _refuse_number("--pass-at", self.passes_at, least=-math.inf)
+        _refuse_number("--price-in", self.price_in)
+        _refuse_number("--price-out", self.price_out)
+
     async def play(self, url: str, directory: Path, *, shows_progress: bool) -> tuple[Evaluation, EvalReport]:
         """Play what is missing, and write the reports."""
         scorer = _scorer(self.scorer)
@@ -243,6 +254,17 @@ class EvalRun:
             price_in=self.price_in,
             price_out=self.price_out,
         )
+
+
+def _refuse_number(
+    option: str, given: float | None, *, least: float = 0.0, above: float | None = None
+) -> None:
+    """Raise `ConfigurationError` for a number that is out of range; NaN and infinity always are."""
+    if given is None or (math.isfinite(given) and given >= least and (above is None or given > above)):
+        return
+    wanted = "a number" if least == -math.inf else "a number of 0 or more"
+    wanted = wanted if above is None else f"a number above {above:g}"
+    raise ConfigurationError(f"{option} is {wanted}, not {given:g}")
 
 
 def _scorer(name: str | None) -> GroupScorer | None:

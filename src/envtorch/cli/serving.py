@@ -1,5 +1,6 @@
 """A server for what a command line names: a URL as it is, anything else served by a child process."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,10 @@ TARGET_OR_URL_HELP = f"The URL of a server, or what to serve: {TARGET_HELP}"
 def is_url(target: str) -> bool:
     """Whether a target is the address of a server. Raises `ConfigurationError` for one that cannot be."""
     if not target.startswith(("http://", "https://", "ws://", "wss://")):
+        if re.fullmatch(r"[\w.-]+:\d+(/.*)?", target, re.ASCII):  # no module has an object with such a name
+            raise ConfigurationError(
+                f"{target!r} is an address without its scheme", next_step=f"write it as http://{target}"
+            )
         return False
     refuse_unusable(target)
     return True

@@ -115,10 +115,16 @@ def new_task(name: str, directory: Path) -> None:
         raise ConfigurationError(f"{folder} is there already: choose another name, or remove it first")
     for place, text in _TASK.items():
         path = folder / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace("NAME", name), encoding="utf-8")
-        if path.suffix == ".sh":
-            path.chmod(0o755)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("NAME", name), encoding="utf-8")
+            if path.suffix == ".sh":
+                path.chmod(0o755)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{path} cannot be written: {error.strerror}",
+                next_step="choose a directory that you may write to: envtorch new --task NAME --in DIR",
+            ) from error
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[green]{folder}[/green] is a task of {len(_TASK)} files, in Harbor's format. Next:\n")
     console.print(

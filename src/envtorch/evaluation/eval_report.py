@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from envtorch.errors import EndpointFailed
 from envtorch.evaluation.estimates import Estimate, mean_estimate, pass_at_k
 from envtorch.rollout import Ending, RolloutSummary, Task, Trajectory
 
@@ -115,13 +116,22 @@ class EvalReport:
         return self.summary.endings[Ending.LOST]
 
     @property
-    def has_rewards(self) -> bool:
-        """Whether the environment, or a scorer, gave any reward at all."""
+    def failed_endpoint(self) -> EndpointFailed | None:
+        """Why the model's endpoint lost samples, if it did: the environment's servers are not at fault."""
+        samples = (sample for result in self.tasks for sample in result.samples)
+        blames = (sample.blame for sample in samples if sample.ending is Ending.LOST)
+        return next((blame for blame in blames if isinstance(blame, EndpointFailed)), None)
+
+    @property
+    def lacks_rewards(self) -> bool:
+        """Whether episodes were played to their end, and nothing passed because nothing gave a reward."""
         samples = [sample for result in self.tasks for sample in result.samples]
-        return any(
+        is_rewarded = any(
             sample.score is not None or any(turn.reward is not None for turn in sample.turns)
             for sample in samples
         )
+        was_played = any(sample.ending in (Ending.DONE, Ending.MAX_TURNS) for sample in samples)
+        return was_played and not is_rewarded and not any(result.passed for result in self.tasks)
 
     def told(self) -> dict[str, Any]:
         """The report as JSON values. What depends on the clock is under `time`, and nowhere else."""

@@ -55,14 +55,14 @@ def _shown(report: EvalReport) -> set[str]:
 
 def _notes(report: EvalReport, shown: set[str]) -> list[str]:
     notes = []
-    if not report.has_rewards:
+    if report.lacks_rewards:
         notes.append("No reward was given, so nothing can pass. Give a scorer with --score.")
     unscored = report.summary.count - report.summary.scored
     if unscored:
-        notes.append(
-            f"{unscored} samples were lost to the infrastructure, or to the environment's own errors. "
-            "They are not counted in pass@k."
-        )
+        lost_to = "the infrastructure, or to the environment's own errors"
+        if report.failed_endpoint is not None:
+            lost_to = f"{lost_to}, or to the model's endpoint ({report.failed_endpoint.message})"
+        notes.append(f"{unscored} samples were lost to {lost_to}. They are not counted in pass@k.")
     if len(shown) < len(report.tasks):
         counts = f"{len(shown)} of {len(report.tasks)}"
         notes.append(f"The page shows {counts} tasks; trajectories.jsonl has all of them.")

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from envtorch.errors import ConfigurationError, ConnectFailed
+from envtorch.errors import ConfigurationError, EndpointFailed
 from envtorch.llm.schemas import openai_tools
 from envtorch.rollout.chat_templates import described
 from envtorch.rollout.completions import Completion, Prompt
@@ -40,7 +40,7 @@ class OpenAIPolicy:
                 ...
 
     A busy or failing endpoint (429, 5xx, no connection, a stream that is cut off) is asked again, with
-    growing pauses; then `ConnectFailed` is raised. When it says how long to wait, every request waits so
+    growing pauses; then `EndpointFailed` is raised. When it says how long to wait, every request waits so
     long. Any other refusal is a `ConfigurationError` with its message.
     """
 
@@ -120,14 +120,14 @@ class OpenAIPolicy:
         return list(await asyncio.gather(*(self._complete(prompt) for prompt in prompts)))
 
     async def models(self) -> list[str]:
-        """The names of the models that the endpoint serves. Raises `ConnectFailed` if it does not tell."""
+        """The names of the models that the endpoint serves. Raises `EndpointFailed` if it does not tell."""
         try:
             answer = await self._http.get("/models")
             answer.raise_for_status()
             return [str(model["id"]) for model in answer.json()["data"]]
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             problem = f"{type(error).__name__}: {error}"
-            raise ConnectFailed(
+            raise EndpointFailed(
                 shown_url(f"the endpoint {self._http.base_url} does not list its models: {problem}"),
                 next_step=ENDPOINT_ADVICE,
             ) from None
@@ -182,7 +182,7 @@ class OpenAIPolicy:
                 self._pace.settle(taken, used)
             if attempt + 1 < self._attempts:
                 await asyncio.sleep(pause_s)
-        raise ConnectFailed(
+        raise EndpointFailed(
             f"the policy's endpoint failed {self._attempts} times: {problem}", next_step=ENDPOINT_ADVICE
         )
 
