@@ -1,6 +1,7 @@
 """Formats: what a policy reads of an observation, and what becomes of what it says."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,25 @@ def test_tool_calls_in_the_text_are_read() -> None:
     with pytest.raises(NotAnAction):
         ToolFormat().actions(Completion("<tool_call>put apple</tool_call>"))
     assert list(ToolFormat().actions(Completion("I am done."))) == []
+
+
+@pytest.mark.parametrize("arguments", ["ls", ["ls"], 3, None])
+@pytest.mark.parametrize("is_parsed", [True, False])
+def test_arguments_that_are_no_object_are_told_to_the_model(arguments: Any, is_parsed: bool) -> None:
+    async def careless(prompts: Sequence[Prompt]) -> list[Completion]:
+        text = f"<tool_call>{json.dumps({'name': 'put', 'arguments': arguments})}</tool_call>"
+        call = Completion(tool_calls=[ToolCall("a", "put", arguments)]) if is_parsed else Completion(text)
+        return [call if len(prompt.messages) == 1 else Completion("I see.") for prompt in prompts]
+
+    async def play(url: str) -> Any:
+        async with Rollouts(MCPToolClient, url, careless) as rollouts:
+            return await rollouts.run(Task(prompt="Buy fruit."))
+
+    with running(create_app(Basket, CallToolAction, CallToolObservation, max_concurrent_envs=4)) as server:
+        played = asyncio.run(play(server.url))
+    assert played.ending is Ending.DONE, played.blame
+    assert [message["role"] for message in played.messages] == ["user", "assistant", "tool", "assistant"]
+    assert "the arguments of put are a JSON object, not" in played.messages[2]["content"]
 
 
 def test_rollouts_offer_an_environments_tools_and_answer_each_call() -> None:

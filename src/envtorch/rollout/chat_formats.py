@@ -13,17 +13,19 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from envtorch.client import EnvClient, MCPToolClient
 from envtorch.env import type_arguments
 from envtorch.llm import ToolCall
+from envtorch.protocol.arguments import shown
 from envtorch.protocol.observation_text import observation_text
 from envtorch.rollout.blame import NotAnAction
 from envtorch.rollout.completions import Completion
 from envtorch.rollout.trajectories import ChatMessage, Task
-from envtorch.tools import CallToolAction
+from envtorch.tools import CallToolAction, CallToolObservation, ToolError, ToolErrorType
 from envtorch.types import StepResult, Tool
 
 __all__ = [
     "ChatFormat",
     "CodeFormat",
     "JSONFormat",
+    "RefusedCall",
     "ToolFormat",
     "default_format",
     "format_of_schema",
@@ -32,6 +34,13 @@ __all__ = [
 ]
 
 Result = StepResult[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """A call that cannot be made. It is answered with `result`, and the environment is not asked."""
+
+    result: Result
 
 
 class ChatFormat(ABC):
@@ -59,7 +68,10 @@ class ChatFormat(ABC):
 
     @abstractmethod
     def actions(self, completion: Completion) -> Sequence[Any]:
-        """The actions to take, in order; none at all ends the episode. Raises `NotAnAction`."""
+        """The actions to take, in order; none at all ends the episode. Raises `NotAnAction`.
+
+        A `RefusedCall` among them is answered without a step.
+        """
 
     def answers(self, completion: Completion, results: Sequence[Result]) -> list[ChatMessage]:
         """What the policy sees of the steps: messages up to its next turn."""
@@ -148,7 +160,7 @@ class ToolFormat(ChatFormat):
 
     def actions(self, completion: Completion) -> Sequence[Any]:
         calls = completion.tool_calls or self._calls_in(completion.text)
-        return [CallToolAction(tool_name=call.name, arguments=call.args) for call in calls]
+        return [_call_of(call) for call in calls]
 
     def answers(self, completion: Completion, results: Sequence[Result]) -> list[ChatMessage]:
         messages: list[ChatMessage] = []
@@ -164,10 +176,18 @@ class ToolFormat(ChatFormat):
         for number, found in enumerate(self._CALL.findall(text)):
             try:
                 told = json.loads(found)
-                calls.append(ToolCall(f"call-{number}", str(told["name"]), dict(told.get("arguments", {}))))
+                calls.append(ToolCall(f"call-{number}", str(told["name"]), told.get("arguments", {})))
             except (ValueError, TypeError, KeyError) as error:
                 raise NotAnAction(f"a tool call cannot be read: {error}") from None
         return calls
+
+
+def _call_of(call: ToolCall) -> CallToolAction | RefusedCall:
+    if isinstance(call.args, dict):
+        return CallToolAction(tool_name=call.name, arguments=call.args)
+    told = f"the arguments of {call.name} are a JSON object, not {shown(call.args)}"
+    error = ToolError(error_type=ToolErrorType.INVALID_ARGS, message=told)
+    return RefusedCall(StepResult(CallToolObservation(tool_name=call.name, error=error)))
 
 
 def default_format(client: type[EnvClient[Any, Any, Any]]) -> ChatFormat:

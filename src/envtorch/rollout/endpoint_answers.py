@@ -31,7 +31,7 @@ def _read_chat(answer: Mapping[str, Any]) -> Completion:
     calls: list[ToolCall] = []
     for number, told in enumerate(message.get("tool_calls") or ()):
         function = told["function"]
-        arguments = _object_in(function.get("arguments") or "{}")
+        arguments = _json_in(function.get("arguments") or "{}")
         if arguments is None:  # not JSON: what the policy said is kept, and is no action
             raw = f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
             text, calls = f"{text}<tool_call>{raw}</tool_call>", []
@@ -175,6 +175,14 @@ def _usage(told: Any) -> TokenUsage | None:
         return None
     counts = [told.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]
     return TokenUsage(*counts) if all(isinstance(count, int) for count in counts) else None
+
+
+def _json_in(told: Any) -> Any:
+    """The value in a text of JSON, or a value that is none; None for a text that is not JSON."""
+    try:
+        return json.loads(told) if isinstance(told, str) else told
+    except ValueError:
+        return None
 
 
 def _object_in(text: str | dict[str, Any]) -> dict[str, Any] | None:

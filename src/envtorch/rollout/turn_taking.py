@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from envtorch.errors import EnvTorchError, TimedOut
 from envtorch.rollout.beginnings import RolloutClient
 from envtorch.rollout.blame import Faults, NotAnAction, ending_of
+from envtorch.rollout.chat_formats import RefusedCall
 from envtorch.rollout.completions import Batcher, Completion, TokenUsage
 from envtorch.rollout.finite_rewards import finite_total, reward_in
 from envtorch.rollout.trajectories import Ending, TurnRecord
@@ -89,6 +90,9 @@ async def take_steps(
     began = time.perf_counter()
     try:
         for action in talk.format.actions(completion):
+            if isinstance(action, RefusedCall):
+                results.append(action.result)
+                continue
             result = await _step(client, action, step_timeout_s)
             reward = reward_in(result)
             total = finite_total([total, reward or 0.0])
