@@ -192,6 +192,12 @@ WRONG = [
     Wrong(f"eval 127.0.0.1:9 {SAYS}", Exit.MISUSED, "without its scheme", "http://127.0.0.1:9"),
     Wrong("check localhost:8000", Exit.MISUSED, "without its scheme", "http://localhost:8000"),
     Wrong("new --task a --in /proc", Exit.MISUSED, "cannot be written", "envtorch new --task NAME --in DIR"),
+    Wrong(
+        f"eval terminal_env {SAYS} --tasks unknown.jsonl",
+        Exit.MISUSED,
+        "a task cannot be played: there is no task 'nosuch'",
+        "the tasks that --tasks names",
+    ),
     Wrong("replay noise --tolerance -1", Exit.MISUSED, "Invalid value for '--tolerance'", "for help"),
     Wrong("recording show damaged.jsonl", Exit.MISUSED, "damaged.jsonl is damaged: at byte", "keep them"),
     Wrong("recording export whole.jsonl --to drawer", Exit.MISUSED, "drawer cannot be written", ""),
@@ -266,6 +272,7 @@ def test_a_wrong_command_line_is_refused_in_a_sentence(
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bare.py").write_text(BARE)
     (tmp_path / "unfinished.py").write_text(UNFINISHED)
+    (tmp_path / "unknown.jsonl").write_text('{"options": {"task": "nosuch"}}\n')
     (tmp_path / "policy.py").write_text("def say(messages):\n    return 'x'\n")
     (tmp_path / "drawer").mkdir()
     (tmp_path / "shelf").mkdir()

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from envtorch.cli.serving import action_schema_at, is_url, refuse_unusable
 from envtorch.client import EnvClient, GenericEnvClient, MCPToolClient
-from envtorch.errors import ConfigurationError, EnvTorchError
+from envtorch.errors import ConfigurationError, EnvTorchError, InvalidAction
 from envtorch.evaluation import (
     EvalReport,
     Evaluation,
@@ -235,10 +235,16 @@ class EvalRun:
                 client_options={"token": self.token} if self.token else None,
             )
             async with rollouts:
-                if not shows_progress:
-                    return evaluation, await evaluation.run(rollouts)
-                with RolloutProgress(len(tasks), done=evaluation.done) as progress:
-                    return evaluation, await evaluation.run(rollouts, on_group=progress.add)
+                try:
+                    if not shows_progress:
+                        return evaluation, await evaluation.run(rollouts)
+                    with RolloutProgress(len(tasks), done=evaluation.done) as progress:
+                        return evaluation, await evaluation.run(rollouts, on_group=progress.add)
+                except InvalidAction as error:  # of a `reset`: what a policy does is an ending
+                    raise ConfigurationError(
+                        f"a task cannot be played: {error.message}",
+                        next_step="correct the options of the tasks that --tasks names",
+                    ) from error
 
     def _settings(self, model: str) -> EvaluationSettings:
         return EvaluationSettings(

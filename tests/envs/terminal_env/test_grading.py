@@ -14,7 +14,7 @@ from envtorch.envs.terminal_env.environment import TerminalEnvironment
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, TaskFolder
 from envtorch.envs.terminal_env.harbor import BUNDLED, find_tasks, load_task
 from envtorch.envs.terminal_env.task_checks import check_task
-from envtorch.errors import EnvironmentFailed
+from envtorch.errors import EnvironmentFailed, InvalidAction
 from tests.envs.terminal_env.cheats import AT_THE_GRADE, CHEATS, SET_USER_ID
 from tests.envs.terminal_env.made_tasks import make_task
 from tests.sandbox.roots import HOST, require_host_root
@@ -245,8 +245,10 @@ def test_a_task_is_played_by_its_name_and_graded_when_submitted() -> None:
 def test_a_client_names_tasks_and_no_other_directories() -> None:
     environment = TerminalEnvironment(policy=HOST)
     for name in ("/etc", "../tasks/search-a-log", "unknown"):
-        with pytest.raises(EnvironmentFailed, match="there is no task"):
+        with pytest.raises(InvalidAction, match="there is no task"):
             environment.reset(task=name)
+    with pytest.raises(InvalidAction, match="there is no split 'train'"):
+        environment.num_tasks("train")
     assert environment.num_tasks("tasks") == 10
     task = environment.get_task("tasks", 0)
     assert set(task) == {"id", "hash", "task"}

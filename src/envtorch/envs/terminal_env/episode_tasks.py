@@ -15,7 +15,7 @@ from envtorch.envs.terminal_env.harbor import (
 )
 from envtorch.envs.terminal_env.task_grading import Grade, grade
 from envtorch.envs.terminal_env.task_images import TaskImage, image_for, policy_for
-from envtorch.errors import ConfigurationError
+from envtorch.errors import ConfigurationError, InvalidAction
 from envtorch.sandbox import Policy, Workspace
 
 __all__ = ["EpisodeTask", "TaskFolder"]
@@ -86,7 +86,7 @@ class TaskFolder:
 
     def names(self, split: str) -> list[str]:
         if split != self.SPLIT:
-            raise ConfigurationError(f"there is no split {split!r}: it is {self.SPLIT!r}")
+            raise InvalidAction(f"there is no split {split!r}: it is {self.SPLIT!r}")
         return list(self._found)
 
     def described(self, name: str) -> dict[str, Any]:
@@ -102,5 +102,5 @@ class TaskFolder:
     def _load(self, name: str) -> HarborTask:
         if name not in self._found:
             known = ", ".join(list(self._found)[:20])
-            raise ConfigurationError(f"there is no task {name!r}; there are: {known}")
+            raise InvalidAction(f"there is no task {name!r}; there are: {known}")
         return load_task(self._found[name], grading=self.grading)
