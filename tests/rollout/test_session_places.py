@@ -1,7 +1,7 @@
 """Rollouts on what starts servers: a provider, a pool whose servers die."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -96,7 +96,7 @@ async def _played_while_one_dies(
     calls = 0
     server: Any = doomed._server
 
-    async def killing(prompts: list[Prompt]) -> list[Completion]:
+    async def killing(prompts: Sequence[Prompt]) -> list[Completion]:
         nonlocal calls
         calls += 1
         if calls == call:

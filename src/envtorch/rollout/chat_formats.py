@@ -183,9 +183,10 @@ class ToolFormat(ChatFormat):
 
 
 def _call_of(call: ToolCall) -> CallToolAction | RefusedCall:
-    if isinstance(call.args, dict):
-        return CallToolAction(tool_name=call.name, arguments=call.args)
-    told = f"the arguments of {call.name} are a JSON object, not {shown(call.args)}"
+    arguments: Any = call.args  # a model may have said anything
+    if isinstance(arguments, dict):
+        return CallToolAction(tool_name=call.name, arguments=arguments)
+    told = f"the arguments of {call.name} are a JSON object, not {shown(arguments)}"
     error = ToolError(error_type=ToolErrorType.INVALID_ARGS, message=told)
     return RefusedCall(StepResult(CallToolObservation(tool_name=call.name, error=error)))
 
