@@ -273,7 +273,7 @@ class TestWhatAServerTells:
 
 class TestSessionsEnd:
     def test_after_their_lease_and_not_while_a_call_runs(self) -> None:
-        config = ConcurrencyConfig(max_concurrent_envs=2, session_timeout=0.2)
+        config = ConcurrencyConfig(max_concurrent_envs=2, session_timeout=3.0)
         with running(create_app(Obedient, concurrency_config=config)) as server:
             Obedient.gate.clear()
             Obedient.entered.clear()
@@ -282,7 +282,7 @@ class TestSessionsEnd:
                 slow = threading.Thread(target=http.post, args=["/step"], kwargs={"json": step("wait")})
                 slow.start()
                 assert Obedient.entered.wait(PATIENCE_S)
-                assert not Obedient.gate.wait(0.5), "longer than the lease"
+                assert not Obedient.gate.wait(4.0), "longer than the lease"
                 assert server.sessions.active == 1, "a running call is not idleness"
                 Obedient.gate.set()
                 slow.join(PATIENCE_S)
