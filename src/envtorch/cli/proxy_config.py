@@ -41,8 +41,9 @@ def proxy_config(
 
 
 def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdigit() and 0 < int(port) < 65536
+    """Whether it is a port, or a host and a port."""
+    host, separator, port = text.rpartition(":")
+    return bool(host or not separator) and port.isdigit() and 0 < int(port) < 65536
 
 
 def _upstream(text: str) -> Upstream:
