@@ -1,6 +1,7 @@
 """Run an application: uvicorn, with what an environment server needs around it."""
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import ipaddress
@@ -9,7 +10,7 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,13 @@ class DrainingServer(Server):
             told = self._hurry if self.should_exit else self._told_to_stop
             self._loop.call_soon_threadsafe(told.set)
         self.should_exit = True
+
+    def hurry_to_stop(self) -> None:
+        """Stop without time to finish sessions or to drain. For other threads than the loop's."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
+                self._loop.call_soon_threadsafe(self._hurry.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -213,6 +221,9 @@ def serve(
     with exit code 0 and a line in the log that says which. Sessions and recordings are closed by then, but
     hooks of `atexit` do not run.
 
+    In another thread than the main one there are no signals: such a server serves until the process ends, and
+    is stopped then, by a hook of `atexit`, without time to drain.
+
     With `on_ready` the first environment is built at once, and kept for the first session; `on_ready` is
     called when that is done and connections are accepted. Raises `FactoryFailed` when the environment cannot
     be built.
@@ -251,9 +262,33 @@ def serve(
         drain_s=settings.drain_s if drain_s is None else drain_s,
         on_ready=on_ready,
     )
-    running.run(sockets=[listener])
+    with _stopped_at_exit(running):
+        running.run(sockets=[listener])
     if running.failure is not None:
         raise running.failure
+
+
+@contextlib.contextmanager
+def _stopped_at_exit(running: DrainingServer) -> Iterator[None]:
+    """Have a server in another thread than the main one stop before the interpreter is finalized.
+
+    Python's own daemon threads are frozen by that wherever they are, and an event loop written in C, which
+    then goes on beside an interpreter that is being taken apart, may crash the process.
+    """
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    thread = threading.current_thread()
+
+    def stop() -> None:
+        running.hurry_to_stop()
+        thread.join(LEAVE_S)
+
+    atexit.register(stop)
+    try:
+        yield
+    finally:
+        atexit.unregister(stop)
 
 
 def spare_the_collector() -> None:

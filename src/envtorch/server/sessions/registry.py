@@ -488,7 +488,7 @@ class Sessions:
         if self._launcher is not None:
             await self._launcher.close()
         if self.recorder is not None:
-            await asyncio.to_thread(self.recorder.close)
+            self.recorder.close()  # not in a thread: none can be started while Python ends
 
     async def _close_spare(self) -> None:
         async with self._spare_turn:

@@ -34,6 +34,9 @@ TRIES = 5
 UNCLAIMED = 1024
 """How many deaths to remember of processes that nobody has asked after yet."""
 
+_POLL_S = 0.005
+"""How often to look whether the supervisor has ended."""
+
 _START = (
     "import sys; sys.path[:] = sys.argv[1].split('\\n'); "
     "from envtorch.server.runners.process.process_supervisor import main; "
@@ -145,7 +148,8 @@ class SupervisorProcess:
             self._warm.exception()
         self._lifeline.close()
         self._spawning.close()
-        await asyncio.to_thread(self._process.wait)
+        while self._process.poll() is None:  # not in a thread: none can be started while Python ends
+            await asyncio.sleep(_POLL_S)
 
 
 class ProcessLauncher:
