@@ -25,13 +25,17 @@ def start(function):
     children.append(child)
     return True
 def holding():
-    # How many have all that they asked for and are alive. Whoever has ended is reaped.
-    time.sleep(1.2)
+    # How many have all that they asked for, have had it for half a second, and are alive. Where limits are
+    # kept by measurement, what was taken a moment ago may not have been seen yet. Whoever has ended is reaped.
     os.set_blocking(reader, False)
-    try: told = os.read(reader, 65536)
-    except BlockingIOError: told = b''
-    full = {int.from_bytes(told[i:i + 4], 'little') for i in range(0, len(told), 4)}
-    return len([child for child in children if not os.waitpid(child, os.WNOHANG)[0] and child in full])
+    full, end = {}, time.monotonic() + 1.2
+    while time.monotonic() < end:
+        try: told = os.read(reader, 65536)
+        except BlockingIOError: told = b''
+        for i in range(0, len(told), 4): full[int.from_bytes(told[i:i + 4], 'little')] = time.monotonic()
+        time.sleep(0.02)
+    kept = [child for child in children if child in full and end - full[child] > 0.5]
+    return len([child for child in kept if not os.waitpid(child, os.WNOHANG)[0]])
 """
 _FULL = (Outcome.OK, *PROCESSES, *MEMORY, Outcome.TIMED_OUT, Outcome.CRASHED)
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import time
 import re
 from collections.abc import Iterator
 
@@ -150,3 +151,29 @@ def test_the_monitor_ends_an_excess_and_forgets_what_has_gone(monitor: Monitor) 
     assert len(calm.told) == 1
     calm.gone = True
     monitor.remove(greedy)
+
+
+class SlowToMeasure(Greedy):
+    """Uses little. Measuring it takes half a second in which the thread has no core, as on a busy machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began: list[float] = []
+        self.ended: list[float] = []
+
+    def measure_usage(self) -> Usage | None:
+        self.began.append(time.monotonic())
+        time.sleep(0.5)
+        self.ended.append(time.monotonic())
+        return None if self.gone else Usage(2, 2, 0, 0)
+
+
+def test_a_busy_machine_does_not_make_measurements_rare(monitor: Monitor) -> None:
+    slow = SlowToMeasure()
+    slow.busy_since = 0.0
+    monitor.add(slow)
+    monitor.notice()
+    eventually(lambda: len(slow.ended) >= 4, "it is measured four times")
+    slow.gone = True
+    shortest_pause = min(began - ended for ended, began in zip(slow.ended, slow.began[1:], strict=False))
+    assert shortest_pause < 4 * (slow.ended[0] - slow.began[0])

@@ -16,8 +16,9 @@ from .usage import Usage
 __all__ = ["Excess", "Monitor", "Monitored", "find_excess"]
 
 _QUICK_S, _SLOW_S = 0.1, 1.0
-_COST_FACTOR = 10
-"""Measuring takes at most one part in so many of the time."""
+_COST_FACTOR = 5
+"""Measuring takes at most one part in so many of a core, for each sandbox. Time in which other work had the
+core does not count: a busy machine must not make limits looser."""
 OVERHEAD_BYTES = 32 * 1024 * 1024
 OVERHEAD_PROCESSES = 4
 _DESCRIPTOR_FACTOR = 4
@@ -80,7 +81,7 @@ class Monitored(Protocol):
 
 @dataclass(slots=True)
 class _Record:
-    """When a sandbox was last measured, how long that took, and whether it had more than one thread."""
+    """When a sandbox was last measured, the CPU seconds that took, and whether it had more than one thread."""
 
     moment: float
     cost: float = 0.0
@@ -136,7 +137,7 @@ class Monitor:
                     self._look_at(sandbox, record)
 
     def _look_at(self, sandbox: Monitored, record: _Record) -> None:
-        began = time.monotonic()
+        began = time.thread_time()
         usage = None
         with contextlib.suppress(OSError):  # it ends while we look
             usage = sandbox.measure_usage()
@@ -144,7 +145,7 @@ class Monitor:
             self.remove(sandbox)
             return
         record.moment = time.monotonic()
-        record.cost = record.moment - began
+        record.cost = time.thread_time() - began
         record.crowded = usage.threads > 1
         excess = find_excess(usage, sandbox.policy)
         if excess is not None:
