@@ -2,8 +2,8 @@
 
 import importlib.util
 import os
-import time
 import re
+import time
 from collections.abc import Iterator
 
 import pytest

@@ -81,7 +81,7 @@ class Monitored(Protocol):
 
 @dataclass(slots=True)
 class _Record:
-    """When a sandbox was last measured, the CPU seconds that took, and whether it had more than one thread."""
+    """When a sandbox was last measured, in how much CPU time, and whether it had more than one thread."""
 
     moment: float
     cost: float = 0.0

@@ -148,7 +148,8 @@ class SupervisorProcess:
             self._warm.exception()
         self._lifeline.close()
         self._spawning.close()
-        while self._process.poll() is None:  # not in a thread: none can be started while Python ends
+        # Not waited for in a thread: none can be started while Python ends.
+        while self._process.poll() is None:  # noqa: ASYNC110, a process sets no event
             await asyncio.sleep(_POLL_S)
 
 
