@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,11 @@ class Fleet:
         try:
             options = {"stdout": True, "stderr": False, "_preload_content": False}
             running: Any = stream(ask, name, self.namespace, command=list(command), **options)
-            with closing(running):  # which the package leaves open where it reads everything itself
+            try:
                 running.run_forever(timeout=PATIENCE_S)
                 return str(running.read_all())
+            finally:
+                running.sock.shutdown()  # `close` leaves a socket open that the other side has closed first
         finally:
             api.close()
 
