@@ -67,6 +67,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """A step before the first `reset` is refused with `ResetRequired`, and the environment does not see it.
     Set to False where a new environment takes steps at once."""
 
+    TOOLS_REQUIRE_RESET: ClassVar[bool] = False
+    """Set to True where this holds for steps that call a tool, too. Over MCP, and by a client's `call_tool`,
+    tools are called without a reset all the same: such an agent has no other way to begin."""
+
     DETERMINISTIC: ClassVar[bool | None] = None
     """Whether the same reset options and actions give the same observations, in any process. `check_env`
     measures it. A client with `recover="replay"` refuses an environment that says False."""

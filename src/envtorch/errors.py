@@ -279,11 +279,20 @@ class CapacityReached(EnvTorchError):
     http_status = 503
 
     @classmethod
-    def of(cls, active_sessions: int, max_sessions: int, stuck_sessions: int = 0) -> Self:
+    def of(
+        cls, active_sessions: int, max_sessions: int, stuck_sessions: int = 0, *, copies: int | None = None
+    ) -> Self:
+        """`copies` are those of a fork for which there is no room; without them, it is one more session."""
         message = (
             f"Server at capacity: {active_sessions}/{max_sessions} sessions active. "
             "Cannot accept new connections."
         )
+        if copies is not None:
+            message = (
+                f"a fork into {copies:,} {'copy' if copies == 1 else 'copies'} needs as many free sessions: "
+                f"{active_sessions:,} of the server's {max_sessions:,} are taken. Ask for fewer copies, "
+                "close other sessions, or serve with more (`sessions=`)."
+            )
         details = {"active_sessions": active_sessions, "max_sessions": max_sessions}
         if stuck_sessions:
             verb = "is" if stuck_sessions == 1 else "are"

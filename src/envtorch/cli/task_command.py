@@ -29,11 +29,15 @@ def check_tasks(
     folder: Path, *, as_json: bool, root: str | None = None, grading: "GradingPlan | None" = None
 ) -> Exit:
     """Check every task below a directory, and print what was found. `root` is where their environments are
-    built: the machine's own, unless another is given. `grading` is the plan of tasks that choose none."""
+    built: the machine's own, unless another is given. `grading` is the plan of tasks that choose none.
+    Raises `ConfigurationError` for a `root` that cannot be used."""
     from envtorch.envs.terminal_env.environment import DEFAULT_POLICY
     from envtorch.envs.terminal_env.harbor import find_tasks
     from envtorch.envs.terminal_env.task_checks import check_task
+    from envtorch.sandbox.root_stores import root_store_for
 
+    if root is not None:
+        root_store_for(root)  # a wrong one is a mistake in the command, and not in every task
     policy = DEFAULT_POLICY if root is None else dataclasses.replace(DEFAULT_POLICY, root=root)
     console = Console(highlight=False, soft_wrap=True)
     findings = []

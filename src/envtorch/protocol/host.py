@@ -145,8 +145,11 @@ class EnvironmentHost:
         return encode_observation(observation, format, expected=expected, strict=call.strict)
 
     def require_reset(self, action: Any) -> None:
-        """Refuse an action before the first `reset`. Tools may be called without one."""
-        if not self.has_begun and not isinstance(action, CallToolAction | ListToolsAction):
+        """Refuse an action before the first `reset`. Tools may be called without one, unless the environment
+        says otherwise; over MCP always."""
+        tools_may = not getattr(self.environment, "TOOLS_REQUIRE_RESET", False)
+        may = isinstance(action, ListToolsAction) or (tools_may and isinstance(action, CallToolAction))
+        if not self.has_begun and not may:
             raise ResetRequired("step was called before reset: call reset first, it begins an episode")
 
     def reset(self, call: Call) -> Flow[Encoded]:

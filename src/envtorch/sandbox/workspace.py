@@ -314,10 +314,11 @@ class Workspace:
         self._require_open()
         self._shell.idle()
         if (running := self.processes()) and not drop_processes:
-            named = ", ".join(f"{process.name} ({process.pid})" for process in running[:8])
+            named = [f"{process.name} ({process.pid})" for process in running[:8]]
             raise Unsupported(
-                f"a session with background processes cannot be copied exactly: {named}. End them, or fork "
-                "with drop_processes=True to have copies without them"
+                f"a session with background processes cannot be copied exactly: {', '.join(named)}. End "
+                "them, or have copies without them: Workspace.fork(drop_processes=True)",
+                processes=named,
             )
         state = self._shell.saved_state()
         layers, copied = self._freeze_layers(running=bool(running))

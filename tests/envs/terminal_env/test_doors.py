@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from envtorch.client import EnvClient, MCPToolClient
-from envtorch.envs.terminal_env import BashAction, TerminalEnv
-from envtorch.errors import Unsupported
+from envtorch.envs.terminal_env import BashAction, SubmitAction, TerminalEnv
+from envtorch.errors import CapacityReached, ResetRequired, Unsupported
 from envtorch.rollout import Completion, Prompt, Rollouts
 from envtorch.testing import check_env
 from envtorch.train.trl_environments import TRLEnvironments
@@ -32,8 +32,42 @@ def test_an_episode_over_a_websocket_with_forks(terminal_server: Running) -> Non
                 assert copy.step(BashAction("cat f; echo $v")).observation.output == f"base\n{number}\n1\n"
         assert env.step(BashAction("cat f")).observation.output == "base\n"
         env.step(BashAction(SLEEPER))
-        with pytest.raises(Unsupported, match="sleep"):
+        with pytest.raises(Unsupported, match="sleep") as refused:
             env.fork(1)
+        assert "TerminalEnvironment(drop_processes=True)" in refused.value.message
+        assert "Workspace" not in refused.value.message  # what a client cannot call
+
+
+def test_a_fork_into_more_copies_than_the_server_holds_is_refused_with_its_limit(
+    terminal_server: Running,
+) -> None:
+    with TerminalEnv(terminal_server.url) as env:
+        env.reset()
+        with pytest.raises(CapacityReached, match=r"1,000 copies .* of the server's 16 are taken") as refused:
+            env.fork(1000)
+        assert refused.value.details["max_sessions"] == 16
+        with pytest.raises(CapacityReached, match=r"16 copies .* Ask for fewer"):
+            env.fork(16)
+        assert env.step(BashAction("echo on")).observation.output == "on\n"
+
+
+def test_a_step_before_reset_is_refused_at_every_door_but_mcp(terminal_server: Running) -> None:
+    with TerminalEnv(terminal_server.url) as env:
+        with pytest.raises(ResetRequired):
+            env.step(BashAction("true"))
+        with pytest.raises(ResetRequired):
+            env.step(SubmitAction())
+        assert "bash" in [tool.name for tool in env.list_tools()]
+        env.reset()
+        assert env.step(BashAction("echo on")).observation.output == "on\n"
+    action = {"type": "call_tool", "tool_name": "bash", "arguments": {"command": "true"}}
+    assert (
+        post(f"{terminal_server.url}/step", json={"action": action}).status_code == ResetRequired.http_status
+    )
+    with TerminalEnv.local(SmallTerminal) as local, pytest.raises(ResetRequired):
+        local.step(BashAction("true"))
+    with MCPToolClient(terminal_server.url) as tools:  # as over MCP, where nothing else begins an episode
+        assert tools.call_tool("bash", {"command": "echo on"}) == "on"
 
 
 def test_the_tools_are_there_for_a_client_of_tools(terminal_server: Running) -> None:

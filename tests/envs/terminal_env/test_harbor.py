@@ -40,6 +40,44 @@ def test_limits_artifacts_and_older_spellings_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("toml", "key", "meant"),
+    [
+        ("[agent]\ntimout_sec = 9", "[agent] timout_sec", "timeout_sec"),
+        ("[verifier]\ntimeout = 9", "[verifier] timeout", "timeout_sec"),
+        ("[environment]\nmemory-mb = 9", "[environment] memory-mb", "memory_mb"),
+        ("[environment]\nworkDir = '/w'", "[environment] workDir", "workdir"),
+        ("[environment]\ncpu = 1", "[environment] cpu", "cpus"),
+        ("[environment.healthcheck]\nretrise = 1", "[environment.healthcheck] retrise", "retries"),
+        ("[verifer]\ntimeout_sec = 9", "verifer", "verifier"),
+        ("artefacts = ['/app']", "artefacts", "artifacts"),
+    ],
+)
+def test_a_key_like_one_of_the_format_is_told_and_the_task_is_read(
+    tmp_path: Path, toml: str, key: str, meant: str
+) -> None:
+    (told,) = load_task(write_task(tmp_path / "t", toml)).misspelt_keys
+    assert told.startswith(f"task.toml: {key} is not a key of the format")
+    assert f"write {meant}," in told
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        'version = "1.0"\n[metadata]\nauthor_nam = "x"\n[task]\nauthor = "x"',
+        '[environment]\nmemory = "2G"\nstorage = "10G"\nallow_internet = true',
+        "[environment.env]\nTIMOUT_SEC = '1'",
+        "[agent]\nmax_timeout_sec = 9\n[runner]\nkind = 'x'\n[verifier]\nrestart_environment = false",
+    ],
+)
+def test_keys_that_others_have_added_stand(tmp_path: Path, toml: str) -> None:
+    assert load_task(write_task(tmp_path / "t", toml)).misspelt_keys == ()
+
+
+def test_no_bundled_task_has_a_misspelt_key() -> None:
+    assert [load_task(path).misspelt_keys for path in find_tasks(BUNDLED)] == [()] * len(find_tasks(BUNDLED))
+
+
+@pytest.mark.parametrize(
     ("toml", "why"),
     [
         ("not toml", "is not TOML"),

@@ -41,6 +41,7 @@ class CodingEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    TOOLS_REQUIRE_RESET = True
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from envtorch.envs.terminal_env.harbor import GradingPlan
 from envtorch.envs.terminal_env.models import TerminalObservation, TerminalState
 from envtorch.envs.terminal_env.tool_calls import ToolCalls
 from envtorch.envs.tool_arguments import TERMINAL_TOOLS, describe_tools, explain_arguments
-from envtorch.errors import ConfigurationError, EnvironmentFailed
+from envtorch.errors import ConfigurationError, EnvironmentFailed, Unsupported
 from envtorch.sandbox import Policy, Workspace
 from envtorch.tools import CallToolAction, ListToolsAction, ListToolsObservation, ToolError, ToolErrorType
 from envtorch.types import EnvironmentMetadata, Tool
@@ -42,6 +42,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    TOOLS_REQUIRE_RESET = True
 
     def __init__(
         self,
@@ -137,10 +138,24 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
         twin = self._bare_twin()
         twin._state = self._state.model_copy(deep=True)
         if self._tools is not None:
-            (workspace,) = self._tools.workspace.fork(drop_processes=self._drop_processes)
+            workspace = self._copied(self._tools.workspace)
             twin._tools = ToolCalls(workspace, workspace.policy)
             twin._task = self._task
         return twin
+
+    def _copied(self, workspace: Workspace) -> Workspace:
+        try:
+            return workspace.fork(drop_processes=self._drop_processes)[0]
+        except Unsupported as error:
+            if "processes" not in error.details:
+                raise
+            named = ", ".join(error.details["processes"])
+            raise Unsupported(
+                f"a session with background processes cannot be copied exactly: {named}. End them with a "
+                "command (`kill`), or serve an environment whose copies do without them: "
+                "TerminalEnvironment(drop_processes=True)",
+                **error.details,
+            ) from error
 
     def _bare_twin(self) -> "TerminalEnvironment":
         return TerminalEnvironment(

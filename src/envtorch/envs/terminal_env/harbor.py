@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from envtorch.envs.terminal_env.task_keys import misspelt_keys
 from envtorch.errors import ConfigurationError
 
 __all__ = ["BUNDLED", "GRADING_PLANS", "GradingPlan", "HarborTask", "archive_of", "find_tasks", "load_task"]
@@ -99,11 +100,21 @@ class HarborTask(BaseModel):
     grading: GradingPlan
     digest: str
     """Of everything in the directory: the same task has the same one anywhere."""
+    misspelt_keys: tuple[str, ...] = ()
+    """A sentence for each key of `task.toml` that looks misspelt. The task can be played all the same."""
 
     @property
     def dockerfile(self) -> Path | None:
         path = self.folder / "environment" / "Dockerfile"
         return path if path.is_file() else None
+
+    def dockerfile_text(self) -> str:
+        """Raises `ConfigurationError` where it is no text, and `OSError` where it cannot be read."""
+        assert self.dockerfile is not None
+        try:
+            return self.dockerfile.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{self.dockerfile} is no UTF-8: {error}: save it as such") from error
 
     @property
     def declared_paths(self) -> list[str]:
@@ -120,15 +131,16 @@ def load_task(folder: Path, *, name: str | None = None, grading: GradingPlan | N
     `ConfigurationError` that names the file and what is wrong with it."""
     path = folder / "task.toml"
     try:
-        given = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = _File.model_validate(written)
         own = _Own.model_validate(given.metadata.get("envtorch", {}))
         instruction = (folder / "instruction.md").read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{error.filename or path}: {error.strerror}: this is no task") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{folder}: task.toml or instruction.md is no UTF-8: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}: mend that line") from error
     except ValidationError as error:
         found = error.errors()[0]
         place = ".".join(map(str, found["loc"]))
@@ -145,6 +157,7 @@ def load_task(folder: Path, *, name: str | None = None, grading: GradingPlan | N
         file=given,
         grading=chosen or "image",
         digest=_digest(folder),
+        misspelt_keys=tuple(misspelt_keys(written)),
     )
 
 

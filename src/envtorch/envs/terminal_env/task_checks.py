@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
 from envtorch.envs.terminal_env.harbor import GradingPlan, HarborTask, load_task
-from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources, SessionLost
+from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, SessionLost
 from envtorch.sandbox import Policy
 
 __all__ = ["TaskFindings", "check_task"]
@@ -34,17 +34,20 @@ class TaskFindings:
 
 def check_task(folder: Path, policy: Policy, *, grading: GradingPlan | None = None) -> TaskFindings:
     """Build a task, grade it untouched and grade its solution; by `grading`, if the task chooses no plan.
-    Raises `ConfigurationError` where no task can be played at all."""
+    Whatever keeps it from being played is a problem of it, so that others can be checked as well."""
+    problems: list[str] = []
     try:
         task = load_task(folder, grading=grading)
-    except ConfigurationError as error:
-        return TaskFindings(folder.name, (str(error),))
-    problems = list(_leaks(task))
-    try:
+        problems += [*task.misspelt_keys, *_leaks(task)]
         episode = EpisodeTask.of(task, policy)
-    except (EnvironmentFailed, OutOfResources) as error:
-        return TaskFindings(task.name, (*problems, str(error)))
-    problems += _open_leaks(episode)
+        problems += _open_leaks(episode)
+        return _played(episode, problems)
+    except (EnvTorchError, OSError) as error:
+        return TaskFindings(folder.name, (*problems, str(error)))
+
+
+def _played(episode: EpisodeTask, problems: list[str]) -> TaskFindings:
+    task = episode.task
     nothing, why = _play(episode, solve=False)
     if nothing is None:
         problems.append(f"with nothing done: {why}")

@@ -75,7 +75,7 @@ def _base_for(task: HarborTask, policy: Policy) -> _Base:
         if name and (prepared := cache.find(name)) is not None:
             return _Base(cache.path(prepared), prepared, is_whole=True)
     if task.dockerfile is not None:
-        start = base_of(task.dockerfile.read_text(), str(task.dockerfile))
+        start = base_of(task.dockerfile_text(), str(task.dockerfile))
     for name in (start, policy.root):
         if name and (prepared := cache.find(name)) is not None:
             return _Base(cache.path(prepared), prepared)
@@ -103,7 +103,7 @@ def _build(task: HarborTask, policy: Policy, base: _Base) -> TaskImage:
     builder = _Builder(task, Workspace(roomy, directory="/"), base.prepared)
     try:
         if task.dockerfile is not None and not base.is_whole:
-            text, where = task.dockerfile.read_text(), str(task.dockerfile)
+            text, where = task.dockerfile_text(), str(task.dockerfile)
             known = {"PATH": DEFAULT_PATH, **builder.environment}
             for instruction in read_dockerfile(text, where, environment=known):
                 builder.follow(instruction)
@@ -190,7 +190,7 @@ class _Builder:
         pattern = source.lstrip("/") or "."
         found = [context] if pattern in (".", "./") else sorted(context.glob(pattern))
         if not found:
-            raise ConfigurationError(f"{where}: there is no {source} in {context}")
+            raise ConfigurationError(f"{where}: there is no {source} in {context}: add it, or mend the line")
         for path in found:
             if not path.resolve().is_relative_to(context.resolve()):
                 raise ConfigurationError(f"{where}: {source} is outside of {context}")

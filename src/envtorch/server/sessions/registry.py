@@ -271,7 +271,7 @@ class Sessions:
         if self.factory.is_shared:
             raise Unsupported("this environment cannot be forked: every session shares the one instance")
         if count > self.slots.capacity:  # before anything is made for each of them
-            raise CapacityReached.of(self.slots.taken, self.slots.capacity)
+            raise CapacityReached.of(self.slots.taken, self.slots.capacity, copies=count)
         names = [Names.new(replica=self.replica) for _ in range(count)]
         await self.slots.take_together(names)
         outcome = session.submit(Call.with_arguments("fork", count), timeout_s=timeout_s)

@@ -94,11 +94,11 @@ class Slots:
     async def take_together(self, names: Sequence[Names]) -> None:
         """Take so many slots, or none: `CapacityReached` when there are fewer, or others wait for them."""
         if self._queue or self.taken + len(names) > self.capacity:
-            raise self._full()
+            raise self._full(copies=len(names))
         self.taken += len(names)
 
-    def _full(self) -> CapacityReached:
-        return CapacityReached.of(self.taken, self.capacity, self._stuck())
+    def _full(self, *, copies: int | None = None) -> CapacityReached:
+        return CapacityReached.of(self.taken, self.capacity, self._stuck(), copies=copies)
 
     def free(self, names: Names | None = None) -> None:
         """Give a slot back; the first in the queue has it at once."""

@@ -75,7 +75,8 @@ class SharedSlots:
 
     async def take_together(self, names: Sequence[Names]) -> None:
         call = next(self._calls)
-        _require_granted(await self._ask(TakeTogether(call, list(names)), names))
+        answer = await self._ask(TakeTogether(call, list(names)), names)
+        _require_granted(answer, copies=len(names))
 
     def free(self, names: Names | None = None) -> None:
         assert names is not None, "a slot of a server of several workers is given back by its name"
@@ -119,9 +120,9 @@ class SharedSlots:
         os._exit(1)
 
 
-def _require_granted(answer: Answer) -> None:
+def _require_granted(answer: Answer, *, copies: int | None = None) -> None:
     match answer:
         case Full(taken=taken, capacity=capacity):
-            raise CapacityReached.of(taken, capacity)
+            raise CapacityReached.of(taken, capacity, copies=copies)
         case HeldElsewhere(worker=worker):
             raise HeldByPeer(worker)
