@@ -52,6 +52,9 @@ SHELL = {
     "chroot out": "chroot /proc/1/root /bin/true",
 }
 
+NAMES = [*PYTHON, *SHELL, "end of the init", "disk", "processes"]
+"""Every attack, in the order in which they are tried."""
+
 HELD, UNTRIED, BROKEN = "held", "cannot be tried", "BROKEN"
 
 
