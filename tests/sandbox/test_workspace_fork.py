@@ -83,6 +83,25 @@ def test_a_file_open_for_writing_is_copied_as_it_is(workspace: Workspace) -> Non
         assert workspace.run("cat /root/log").output == "first\nsecond\n"
 
 
+def test_a_deleted_file_that_is_open_for_reading_keeps_nothing_from_being_frozen(
+    workspace: Workspace,
+) -> None:
+    workspace.run("echo one > /root/gone; exec 5< /root/gone; rm /root/gone; echo two > /root/there")
+    before = len(workspace.stack())
+    assert workspace.run("cat <&5; cat /root/there; echo three > /root/later").output == "one\ntwo\n"
+    assert len(workspace.stack()) == before + 1
+
+
+def test_a_frozen_layer_is_written_to_by_nobody(workspace: Workspace) -> None:
+    """The shell stays in a directory of the old root until it is told to enter it again."""
+    workspace.run("mkdir /root/here; cd /root/here; exec 5< .")
+    (copy,) = workspace.fork()
+    with copy:
+        assert "Read-only file system" in workspace.run("echo x > /proc/self/fd/5/file").output
+        assert workspace.run("echo x > file; ls").output == "file\n"
+        assert copy.run("ls").output == ""
+
+
 def test_a_deep_line_of_copies_is_flattened(workspace: Workspace) -> None:
     workspace.run("mkdir -p /job/d; echo x > /job/d/gone; ln -s /job /job/link; echo keep > /job/kept")
     workspace.stack()
