@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from envtorch import Environment
+from envtorch.server.runners.process.process_messages import RawAnswer, frame
 from tests.server.environments import Count, Order, Report
 
 GLOBAL: list[str] = []
@@ -26,6 +27,10 @@ def _is_socket(descriptor: int) -> bool:
         return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
     except OSError:
         return False
+
+
+def _session_socket() -> int:
+    return next(descriptor for descriptor in range(3, 99) if _is_socket(descriptor))
 
 
 class Reckless(Environment[Order, Report, Count]):
@@ -78,7 +83,9 @@ class Reckless(Environment[Order, Report, Count]):
             case ["descriptors"]:
                 return sorted(os.listdir("/proc/self/fd"))
             case ["garbage"]:
-                os.write(next(fd for fd in range(3, 99) if _is_socket(fd)), b"\xff" * 64)
+                os.write(_session_socket(), b"\xff" * 64)
+            case ["answer", number]:
+                os.write(_session_socket(), frame(RawAnswer(b"not yours"), int(number)))
         return list(GLOBAL)
 
     @property

@@ -1,10 +1,13 @@
 """Builds an environment where it will live, and its runner."""
 
+import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from envtorch.env import Environment
 from envtorch.protocol.binding import Colour
+from envtorch.protocol.forked_process import end_if_forked
 from envtorch.protocol.host import EnvironmentHost
 from envtorch.server.runners.loop_runner import LoopRunner
 from envtorch.server.runners.runner import Runner
@@ -26,10 +29,10 @@ async def build(
     knows it in advance.
     """
     if known is not None and not known.BLOCKING:
-        return LoopRunner(make())
+        return LoopRunner(_made(make))
     worker = threads.take()
     try:
-        host = await worker.run(make, threads.results())
+        host = await worker.run(partial(_made, make), threads.results())
     except BaseException:
         threads.give_back(worker)
         raise
@@ -38,3 +41,12 @@ async def build(
         return LoopRunner(host)
     kind = LoopThreadRunner if host.colour is Colour.MIXED else ThreadRunner
     return kind(host, worker, threads)
+
+
+def _made(make: Callable[[], EnvironmentHost]) -> EnvironmentHost:
+    """What `make` returns. A process that it forked does not get past here."""
+    process = os.getpid()
+    try:
+        return make()
+    finally:
+        end_if_forked(process)

@@ -18,10 +18,12 @@ from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.flow import settle
 from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, failure_of, finish
 from envtorch.server.runners.process.process_messages import (
+    NO_CALL,
     Answer,
     CallFailed,
     FrameSocket,
     Hello,
+    NumberedCall,
     RawAnswer,
     Ready,
     keep_only,
@@ -82,6 +84,8 @@ class Child:
 
     def __init__(self, frames: FrameSocket, host: EnvironmentHost, keeper: int) -> None:
         self._frames = frames
+        self._number = NO_CALL
+        """The call that is being answered."""
         self._host = host
         self._keeper = keeper
         self._given_away: list[EnvironmentHost] = []
@@ -93,13 +97,14 @@ class Child:
     def serve(self) -> None:
         self._frames.send(self._ready())
         while True:
-            answer = self._answer(self._next())
-            self._frames.send(answer)  # not in one line: a fork has changed the socket meanwhile
+            self._number, call = self._next()
+            answer = self._answer(call)
+            self._frames.send(answer, self._number)  # a fork has changed both, in the copy
 
     def _ready(self) -> Ready:
         return Ready(type(self._host.environment).__name__, self._host.has_tools)
 
-    def _next(self) -> Call:
+    def _next(self) -> NumberedCall:
         """The next call. An async environment's own tasks go on meanwhile."""
         if self._loop is not None:
             self._loop.run_until_complete(_readable(self._loop, self._frames.socket.fileno()))
@@ -163,7 +168,7 @@ class Child:
     def _become(self, descriptor: int, host: EnvironmentHost) -> None:
         """In the copy: serve another socket, from here on."""
         self._frames.socket.close()
-        self._frames = FrameSocket(descriptor)
+        self._frames, self._number = FrameSocket(descriptor), NO_CALL
         self._host = host
         self._frames.send(Hello(os.getpid()))
 

@@ -1,6 +1,7 @@
 """What the server and its processes say to each other: small MessagePack values, never pickles.
 
-A session's frames are length-prefixed, on a stream. The keeper's and the zygote's are packets.
+A session's frames are on a stream, each behind its length and the number of the call that it makes or
+answers. The keeper's and the zygote's are packets.
 """
 
 import array
@@ -8,20 +9,26 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from envtorch.errors import EnvTorchError, encodable, from_wire
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_value
+from envtorch.protocol.forked_process import end_if_forked
 from envtorch.protocol.wire import sent_details
 
 __all__ = [
+    "HEAD",
+    "NO_CALL",
     "CallFailed",
     "Died",
+    "FrameHead",
     "FrameSocket",
     "Hello",
     "Kill",
+    "NumberedCall",
     "Plan",
     "RawAnswer",
     "Ready",
@@ -29,15 +36,17 @@ __all__ = [
     "ZygoteReady",
     "pack",
     "read_answer",
+    "read_head",
     "read_note",
-    "take_length",
 ]
 
 MAX_DESCRIPTORS = 128
 """How many a frame may carry; the kernel takes 253."""
 
 MAX_FRAME_BYTES = 1 << 30
-LENGTH = struct.Struct(">I")
+HEAD = struct.Struct(">IQ")
+NO_CALL = 0
+"""The number of frames that answer no call: `Hello` and `Ready`. Calls are numbered from 1."""
 SHORT_BYTES = 1 << 13
 MOST_AT_ONCE_BYTES = 1 << 18
 ANCILLARY_BYTES = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
@@ -158,9 +167,9 @@ def pack(value: msgspec.Struct) -> bytes:
     return _pack(value)
 
 
-def frame(value: msgspec.Struct) -> bytes:
+def frame(value: msgspec.Struct, number: int) -> bytes:
     body = _pack(value)
-    return LENGTH.pack(len(body)) + body
+    return HEAD.pack(len(body), number) + body
 
 
 def read_answer(body: bytes) -> Answer:
@@ -171,30 +180,53 @@ def read_note(packet: bytes) -> Note:
     return _notes.decode(packet)
 
 
-def take_length(head: bytes) -> int:
-    """The length that a frame's head tells. Raises `ValueError` for one that no process of ours sends."""
-    length: int = LENGTH.unpack(head)[0]
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {length} bytes")
-    return length
+class FrameHead(NamedTuple):
+    """What comes before a frame's body."""
+
+    length: int
+    number: int
+
+
+def read_head(head: bytes) -> FrameHead:
+    """Raises `ValueError` for a length that no process of ours sends."""
+    read = FrameHead(*HEAD.unpack(head))
+    if read.length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {read.length} bytes")
+    return read
+
+
+class NumberedCall(NamedTuple):
+    """A call, and the number that its answer must have."""
+
+    number: int
+    call: Call
 
 
 class FrameSocket:
-    """A session process's end of its socket: blocking, and able to take descriptors."""
+    """A session process's end of its socket: blocking, and able to take descriptors.
+
+    It belongs to the process that made it. One that was forked from that process has the socket too, and
+    ends when it would use it.
+    """
 
     def __init__(self, descriptor: int) -> None:
+        self._process = os.getpid()
         self.socket = socket.socket(fileno=descriptor)
         self.socket.setblocking(True)
         self.descriptors: list[int] = []
         """Descriptors that came with the last call."""
         self._buffer = bytearray()
 
-    def send(self, value: msgspec.Struct) -> None:
-        self.socket.sendall(frame(value))
+    def send(self, value: msgspec.Struct, number: int = NO_CALL) -> None:
+        """Send the answer to the call of that number."""
+        end_if_forked(self._process)
+        self.socket.sendall(frame(value, number))
 
-    def receive(self) -> Call:
+    def receive(self) -> NumberedCall:
         """The next call. Raises `EOFError` when the server has let go of this process."""
-        return _calls.decode(self._take(take_length(self._take(LENGTH.size))))
+        end_if_forked(self._process)
+        head = read_head(self._take(HEAD.size))
+        return NumberedCall(head.number, _calls.decode(self._take(head.length)))
 
     def _take(self, size: int) -> bytes:
         while len(self._buffer) < size:

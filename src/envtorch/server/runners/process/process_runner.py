@@ -7,7 +7,7 @@ import socket
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,8 +22,9 @@ from envtorch.errors import (
 from envtorch.protocol.calls import Call, Perform, read_arguments
 from envtorch.protocol.encoding import Encoded
 from envtorch.server.runners.process.process_messages import (
-    LENGTH,
+    HEAD,
     MAX_DESCRIPTORS,
+    NO_CALL,
     Answer,
     CallFailed,
     Hello,
@@ -31,7 +32,7 @@ from envtorch.server.runners.process.process_messages import (
     Ready,
     frame,
     read_answer,
-    take_length,
+    read_head,
 )
 from envtorch.server.runners.runner import Done
 
@@ -55,13 +56,21 @@ class ProcessSupervision(Protocol):
     def kill(self, process: int) -> None: ...
 
 
+class ReceivedFrame(NamedTuple):
+    """The body of a frame, and the call that it answers."""
+
+    number: int | None
+    """None where the frame's head cannot be read."""
+    body: bytes
+
+
 class ProcessConnection(asyncio.Protocol):
     """The socket to one process: frames out, frames in."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._frames: list[bytes] = []
-        self._waiting: asyncio.Future[bytes] | None = None
+        self._frames: list[ReceivedFrame] = []
+        self._waiting: asyncio.Future[ReceivedFrame] | None = None
         self._transport: asyncio.Transport | None = None
         self.is_lost = False
         self.on_frame: Any = None
@@ -72,37 +81,38 @@ class ProcessConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        while len(self._buffer) >= LENGTH.size:
+        while len(self._buffer) >= HEAD.size:
             try:
-                end = LENGTH.size + take_length(bytes(self._buffer[: LENGTH.size]))
+                head = read_head(bytes(self._buffer[: HEAD.size]))
             except ValueError:
                 self._buffer.clear()
-                self._take(b"")  # which is no answer, and ends the process
+                self._take(ReceivedFrame(None, b""))  # which is no answer, and ends the process
                 return
+            end = HEAD.size + head.length
             if len(self._buffer) < end:
                 return
-            body = bytes(self._buffer[LENGTH.size : end])
+            body = bytes(self._buffer[HEAD.size : end])
             del self._buffer[:end]
-            self._take(body)
+            self._take(ReceivedFrame(head.number, body))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True
         self._take(None)
 
-    def _take(self, body: bytes | None) -> None:
+    def _take(self, received: ReceivedFrame | None) -> None:
         if self.on_frame is not None:
-            self.on_frame(body)
+            self.on_frame(received)
         elif self._waiting is not None and not self._waiting.done():
-            if body is None:
+            if received is None:
                 self._waiting.set_exception(EOFError())
             else:
-                self._waiting.set_result(body)
-        elif body is not None:
-            self._frames.append(body)
+                self._waiting.set_result(received)
+        elif received is not None:
+            self._frames.append(received)
 
-    def send(self, value: msgspec.Struct) -> None:
+    def send(self, call: Call, number: int) -> None:
         assert self._transport is not None
-        self._transport.write(frame(value))
+        self._transport.write(frame(call, number))
 
     async def receive(self) -> Answer:
         """The next frame, before `on_frame` is set. Raises `EOFError` when the process is gone."""
@@ -110,8 +120,8 @@ class ProcessConnection(asyncio.Protocol):
             if self.is_lost:
                 raise EOFError
             self._waiting = asyncio.get_running_loop().create_future()
-            return read_answer(await self._waiting)
-        return read_answer(self._frames.pop(0))
+            return read_answer((await self._waiting).body)
+        return read_answer(self._frames.pop(0).body)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -137,6 +147,8 @@ class ProcessRunner:
         self._connection = connection
         self.process = process
         self._death = supervision.expect(process)
+        self._number = NO_CALL
+        """The call that was made last: the only one that an answer is taken for."""
         self._done: Done | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_begun = False
@@ -155,25 +167,33 @@ class ProcessRunner:
         elif call.operation == "fork":
             self._spawn(self._fork_all(read_arguments(call)[0], done))
         else:
-            self._done = done
+            number = self._expect_answer(done)
             self._has_begun |= call.operation not in ABOUT_THE_ENVIRONMENT
             if self._connection.is_lost:
                 self._received(None)
             else:
-                self._connection.send(call)
+                self._connection.send(call, number)
 
-    def _received(self, body: bytes | None) -> None:
+    def _expect_answer(self, done: Done) -> int:
+        """The number of the call that is made next."""
+        self._number += 1
+        self._done = done
+        return self._number
+
+    def _received(self, received: ReceivedFrame | None) -> None:
+        if received is not None and received.number not in (self._number, None):
+            return  # no answer to the call that runs: it was written by the environment's own code
         done = self._done
         if done is None:  # it says something that nobody asked for, or ends by itself between two calls
-            if body is None and not self._has_begun:  # which no policy has to answer for
+            if received is None and not self._has_begun:  # which no policy has to answer for
                 self.ended = self.ended or "its process ended before its first call"
             return
         self._done = None
-        if body is None:
+        if received is None:
             self._spawn(self._tell_end(done))
             return
         try:
-            answer = read_answer(body)
+            answer = read_answer(received.body)
         except (ValueError, msgspec.MsgspecError) as error:
             self._kill("its process broke the rules of the conversation")
             done(None, EnvironmentFailed(f"{self.ended}: {error}", usable=False))
@@ -265,10 +285,10 @@ class ProcessRunner:
             else:
                 over.set_exception(error)
 
-        self._done = forked
+        request = frame(Call("fork"), self._expect_answer(forked))
         try:
             # Straight to the socket: short, and nothing else is under way.
-            socket.send_fds(self._line, [frame(Call("fork"))], [theirs.fileno() for _, theirs in pairs])
+            socket.send_fds(self._line, [request], [theirs.fileno() for _, theirs in pairs])
             await over
         except OSError:
             _close_all([ours for ours, _ in pairs])
@@ -299,11 +319,11 @@ def _close_all(lines: list[socket.socket]) -> None:
 
 
 def _kill_unwanted(
-    supervision: ProcessSupervision, connection: ProcessConnection, body: bytes | None
+    supervision: ProcessSupervision, connection: ProcessConnection, received: ReceivedFrame | None
 ) -> None:
     """Kill a process that nobody waits for any more, as soon as it has said which one it is."""
     with suppress(ValueError, msgspec.MsgspecError):
-        hello = None if body is None else read_answer(body)
+        hello = None if received is None else read_answer(received.body)
         if isinstance(hello, Hello):
             supervision.kill(hello.process)
     connection.close()
