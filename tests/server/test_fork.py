@@ -312,6 +312,18 @@ class TestLife:
             Slow.gate.set()
             eventually(lambda: server.sessions.active == 0, "no slot is left behind")
 
+    def test_copies_that_are_made_after_the_deadline_are_closed(self) -> None:
+        for notes in (Slow.made, Slow.closed):
+            notes.clear()
+        Slow.gate.clear()
+        with serving(Slow) as server, Walk(server.url) as parent:
+            with pytest.raises(TimedOut):
+                parent.fork(3, timeout_s=0.05)
+            Slow.gate.set()
+            eventually(lambda: len(Slow.made) == 3, "the copies are made")
+            eventually(lambda: set(Slow.made) < set(Slow.closed), "they and their origin are closed")
+            assert len(Slow.closed) == 4
+
     def test_waits_for_the_step_that_runs_and_disturbs_nobody(self) -> None:
         """Sessions are forked while others are stepped from eight threads."""
         with serving(Walker, room=40) as server:

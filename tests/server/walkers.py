@@ -136,11 +136,18 @@ class Slow(Walker):
 
     gate = threading.Event()
     entered = threading.Event()
+    made: list["Slow"] = []
+    """The copies."""
+    closed: list["Slow"] = []
 
-    def fork(self) -> Walker:
+    def fork(self) -> "Slow":
         self.entered.set()
         assert self.gate.wait(PATIENCE_S)
-        return Walker()
+        self.made.append(Slow())
+        return self.made[-1]
+
+    def close(self) -> None:
+        self.closed.append(self)
 
 
 WALKERS: list[type[Environment[Any, Any, Any]]] = [

@@ -43,7 +43,7 @@ class Timer(Protocol):
 class CallOutcome:
     """What came of a call, or will. It is settled once; what comes later changes nothing."""
 
-    __slots__ = ("_listeners", "began", "call", "deadline", "error", "id", "is_settled", "result")
+    __slots__ = ("_listeners", "began", "call", "deadline", "error", "id", "is_settled", "result", "too_late")
 
     def __init__(self, call: Call, id: int | str | None = None) -> None:
         self.call = call
@@ -53,6 +53,8 @@ class CallOutcome:
         self.is_settled = False
         self.began = 0.0
         self.deadline: Timer | None = None
+        self.too_late: Callable[[Any], None] | None = None
+        """Called with a result that came after the outcome was settled: where it has to be closed."""
         self._listeners: list[Callable[[CallOutcome], None]] = []
 
     @classmethod
@@ -65,6 +67,8 @@ class CallOutcome:
     def settle(self, result: Any, error: EnvTorchError | None = None) -> None:
         """Note what came of the call, and tell whoever waits. Only the first time counts."""
         if self.is_settled:
+            if self.too_late is not None and error is None:
+                self.too_late(result)
             return
         self.is_settled = True
         self.result, self.error = result, error

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import (
@@ -21,7 +21,6 @@ from envtorch.errors import (
 from envtorch.protocol.calls import Call
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.host import EnvironmentHost
-from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.environment_builder import build
 from envtorch.server.runners.loop_runner import LoopRunner
 from envtorch.server.runners.runner import Runner
@@ -275,14 +274,12 @@ class Sessions:
         names = [Names.new(replica=self.replica) for _ in range(count)]
         await self.slots.take_together(names)
         outcome = session.submit(Call.with_arguments("fork", count), timeout_s=timeout_s)
+        outcome.too_late = self._close_copies
         try:
             copies: list[Runner] = await outcome_of(outcome)
-        except asyncio.CancelledError:
-            outcome.then(self._close_copies)
-            for unused in names:
-                self.slots.free(unused)
-            raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                outcome.then(lambda outcome: self._close_copies(outcome.result or ()))
             for unused in names:
                 self.slots.free(unused)
             raise
@@ -292,9 +289,9 @@ class Sessions:
             for copy, own in zip(copies, names, strict=True)
         ]
 
-    def _close_copies(self, outcome: CallOutcome) -> None:
+    def _close_copies(self, copies: Sequence[Runner]) -> None:
         """Nobody waits for these copies any more."""
-        for copy in outcome.result or ():
+        for copy in copies:
             self.builds.discard(copy)
 
     def trace(self, span: Span) -> None:
