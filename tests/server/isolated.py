@@ -93,6 +93,37 @@ class Reckless(Environment[Order, Report, Count]):
         return self._state
 
 
+class SecondCopyDies(Reckless):
+    """After `arm`, the second copy that is made ends at once. `close` is noted in a file, if one is named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notes: str | None = None
+        self._process = os.getpid()
+        self._forks = 2
+        os.register_at_fork(before=self._count, after_in_child=self._die)
+
+    def obey(self, do: str) -> Any:
+        match do.split():
+            case ["arm"]:
+                self._forks = 0
+            case ["notes", path]:
+                self._notes = path
+        return super().obey(do)
+
+    def _count(self) -> None:
+        self._forks += 1
+
+    def _die(self) -> None:
+        if self._forks == 2 and os.getppid() == self._process:
+            os._exit(9)
+
+    def close(self) -> None:
+        if self._notes is not None:
+            with open(self._notes, "a") as notes:
+                notes.write(f"{os.getpid()}\n")
+
+
 class AsyncReckless(Reckless):
     """The same, awaited, with a task of its own that goes on between calls."""
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -45,6 +45,8 @@ ABOUT_THE_ENVIRONMENT = frozenset({"metadata", "state_schema", "list_tools", "ta
 
 END_TIMEOUT_S = 5.0
 """How long a process may take to end by itself."""
+
+NOT_READY = "its process ended before the environment was ready; what it wrote is on the server's stderr"
 
 
 class ProcessSupervision(Protocol):
@@ -104,7 +106,7 @@ class ProcessConnection(asyncio.Protocol):
             self.on_frame(received)
         elif self._waiting is not None and not self._waiting.done():
             if received is None:
-                self._waiting.set_exception(EOFError())
+                self._waiting.set_exception(EOFError(NOT_READY))
             else:
                 self._waiting.set_result(received)
         elif received is not None:
@@ -118,7 +120,7 @@ class ProcessConnection(asyncio.Protocol):
         """The next frame, before `on_frame` is set. Raises `EOFError` when the process is gone."""
         if not self._frames:
             if self.is_lost:
-                raise EOFError
+                raise EOFError(NOT_READY)
             self._waiting = asyncio.get_running_loop().create_future()
             return read_answer((await self._waiting).body)
         return read_answer(self._frames.pop(0).body)
@@ -257,20 +259,40 @@ class ProcessRunner:
     # Copies.
 
     async def _fork_all(self, count: int, done: Done) -> None:
-        """Processes forked from this one."""
-        lines: list[socket.socket] = []
+        """Processes forked from this one, all or none."""
+        copies: list[ProcessRunner] = []
         try:
             for start in range(0, count, MAX_DESCRIPTORS):
-                lines += await self._fork(min(MAX_DESCRIPTORS, count - start))
-            copies = [await welcome(self._supervision, line) for line in lines]
+                lines = await self._fork(min(MAX_DESCRIPTORS, count - start))
+                welcomes = (welcome(self._supervision, line) for line in lines)
+                came = await asyncio.gather(*welcomes, return_exceptions=True)
+                copies += [copy for copy in came if isinstance(copy, ProcessRunner)]
+                for failure in came:
+                    if isinstance(failure, BaseException):
+                        raise failure
         except EnvTorchError as error:
-            _close_all(lines)
+            self._discard(copies)
             done(None, error)
         except (EOFError, OSError) as error:
-            _close_all(lines)
+            self._discard(copies)
             done(None, InternalError(f"a copy of the environment's process did not start: {error}"))
         else:
             done(copies, None)
+
+    def _discard(self, copies: Sequence["ProcessRunner"]) -> None:
+        for copy in copies:
+            self._spawn(copy.close_unused())
+
+    async def close_unused(self) -> None:
+        """Close the environment, which no session has, and its process."""
+        over = asyncio.Event()
+        self.start(Call("close"), lambda result, error: over.set())
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await over.wait()
+        except TimeoutError:
+            self._kill("its environment did not close in time")
+        await self.close()
 
     async def _fork(self, count: int) -> list[socket.socket]:
         pairs = [socket.socketpair() for _ in range(count)]
@@ -348,7 +370,7 @@ async def welcome(supervision: ProcessSupervision, line: socket.socket) -> Proce
         raise
     if not isinstance(hello, Hello):
         connection.close()
-        raise EOFError
+        raise EOFError(NOT_READY)
     runner = ProcessRunner(supervision, line, connection, hello.process)
     try:
         ready = await connection.receive()
