@@ -167,7 +167,8 @@ def receive_reply(channel: socket.socket) -> tuple[StoreReply, list[int]]:
 def _failure(reply: StoreReply) -> EnvironmentFailed | OutOfResources:
     if reply.errno in _OUT_OF:
         return OutOfResources(
-            f"a session ran out of {_OUT_OF[reply.errno]} while it was made: {reply.message}"
+            f"a session ran out of {_OUT_OF[reply.errno]} while it was made: {reply.message}",
+            errno=reply.errno,
         )
     return EnvironmentFailed(f"a session on a writable root could not be made: {reply.message}")
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from envtorch.envs.terminal_env.environment import TerminalEnvironment
 from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
 from envtorch.envs.terminal_env.harbor import GradingPlan, load_task
 from envtorch.envs.terminal_env.task_grading import Grade
-from envtorch.errors import EnvironmentFailed
+from envtorch.errors import EnvironmentFailed, OutOfResources
 from envtorch.sandbox import Workspace
 from tests.envs.terminal_env.made_tasks import make_task
 from tests.sandbox.roots import HOST, require_host_root
@@ -40,6 +41,9 @@ ANSWERS = {
     "a disk without room for another name": "mkdir /app/many; cd /app/many; seq 1 20000 | xargs touch",
     "one file with a hundred names": "cd /app; yes | head -c 10M > y; for n in $(seq 100); do ln y $n; done",
     "names that are no text": "n=$'\\xff'; mkdir /opt/$n; touch /$n /app/$n /opt/$n/$n",
+    "a file in place of a folder that every session has": "rm -rf /tmp; touch /tmp",
+    "a link to nothing in place of one": "rm -rf /tmp; ln -s /nonexistent /tmp",
+    "folders in place of the files that every session has": "cd /etc; for f in hosts hostname resolv.conf; do rm -f $f; mkdir $f; done",
     "processes that ignore signals": "(trap '' TERM INT HUP; while :; do :; done) >/dev/null 2>&1 &",
 }
 """Commands of an agent, and none of them makes the answer that is wanted."""
@@ -58,9 +62,11 @@ AT_THE_TESTS = {
 """Programs of an agent that the tests run as root."""
 
 
-def begin(folder: Path, *, timeout_s: float = ENOUGH_S, plan: GradingPlan = "image") -> EpisodeTask:
+def begin(
+    folder: Path, *, timeout_s: float = ENOUGH_S, plan: GradingPlan = "image", **files: str
+) -> EpisodeTask:
     require_host_root()
-    made = make_task(folder / "task", TEST, **{"task.toml": SETTINGS.format(timeout_s)})
+    made = make_task(folder / "task", TEST, **{"task.toml": SETTINGS.format(timeout_s)}, **files)
     task = load_task(made).model_copy(update={"grading": plan})
     return EpisodeTask.of(task, HOST)
 
@@ -109,6 +115,39 @@ def test_a_machine_that_cannot_run_the_tests_any_more_scores_0(tmp_path: Path) -
     graded = grade_after(begin(tmp_path, plan="agent"), "rm -f /usr/bin/bash /usr/bin/cat")
     assert graded.reward == 0.0
     assert "no reward" in graded.why
+
+
+@pytest.mark.parametrize("plan", ["image", "agent"])
+@pytest.mark.parametrize("made", ["touch /root", "ln -s /nonexistent /root"])
+def test_a_file_in_place_of_the_working_directory_scores_0_and_the_reason_is_told(
+    tmp_path: Path, plan: GradingPlan, made: str
+) -> None:
+    episode = begin(tmp_path, plan=plan, **{"environment/Dockerfile": "FROM debian:12\nWORKDIR /root\n"})
+    graded = grade_after(episode, f"mkdir /app; echo 42 > /app/answer; cd /; rm -rf /root; {made}")
+    assert graded.reward == 0.0
+    assert "the sandbox of the tests could not be made" in graded.told()["why"]
+
+
+def test_a_machine_that_runs_out_of_descriptors_is_an_error_and_never_0(tmp_path: Path) -> None:
+    """Of the process that holds the roots: with each number of them, from too few for any step to enough."""
+    episode = begin(tmp_path)
+    rewards: list[float] = []
+    for spare in range(1, 64):
+        with episode.open() as workspace:
+            workspace.run("mkdir -p /app/a/b; echo 42 > /app/answer")
+            process = workspace.store.process.pid
+            soft, hard = resource.prlimit(process, resource.RLIMIT_NOFILE)
+            taken = len(os.listdir(f"/proc/{process}/fd"))
+            resource.prlimit(process, resource.RLIMIT_NOFILE, (taken + spare, hard))
+            try:
+                rewards.append(episode.grade(workspace).reward)
+            except (OutOfResources, EnvironmentFailed):
+                continue
+            finally:
+                resource.prlimit(process, resource.RLIMIT_NOFILE, (soft, hard))
+        break
+    assert spare > 1, "there were enough from the beginning"
+    assert rewards == [1.0]
 
 
 def test_a_task_whose_tests_never_leave_a_reward_is_an_error_whatever_the_agent_left(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ made of layers, the topmost first:
 
 The reward is read, once every process of the tests has ended, by a process of ours and over a pipe. Tests
 that leave none are run again on the image alone: if that gives a reward, it is what the agent left that kept
-them from it, and the grade is 0; else it is an error.
+them from it, and the grade is 0; else it is an error. What fails before the tests have begun may be a passing
+fault of the machine: then the agent's files are tried once more, and the grade is 0 if they fail again.
 """
 
 import dataclasses
+import errno
 import json
 import os
 import secrets
@@ -104,9 +106,11 @@ class _LeftOut(msgspec.Struct, frozen=True):
 class _NoReward(Exception):
     """The tests left no reward that can be read, for a reason that may be the agent's files."""
 
-    def __init__(self, why: str, output: str = "") -> None:
+    def __init__(self, why: str, output: str = "", *, begun: bool = True) -> None:
         super().__init__(why)
         self.output = output
+        self.begun = begun
+        """Whether the tests have run at all."""
 
 
 def grade(task: HarborTask, image: TaskImage, agent: Workspace, policy: Policy) -> Grade:
@@ -119,10 +123,12 @@ def grade(task: HarborTask, image: TaskImage, agent: Workspace, policy: Policy) 
         if (fault := grading.fault_of_task()) is not None:
             why = f"{task.name} could not be graded: {fault}"
             raise EnvironmentFailed(why, output=fault.output[-2000:]) from cause
-        nothing = grading.left_out
-        return Grade(
-            0.0, {"reward": 0.0}, task.grading, nothing.reverted, nothing.hidden, cause.output, str(cause)
-        )
+        if cause.begun:
+            return grading.zero(cause)
+        try:
+            return grading.run(agent)
+        except _NoReward as again:
+            return grading.zero(again)
     finally:
         grading.close()
 
@@ -146,6 +152,19 @@ class _Grading:
         left_out = self.left_out
         return Grade(_overall(rewards), rewards, plan, left_out.reverted, left_out.hidden, output)
 
+    def zero(self, cause: _NoReward) -> Grade:
+        """The grade of what cannot be graded for a reason that the agent's files are."""
+        left_out = self.left_out
+        return Grade(
+            0.0,
+            {"reward": 0.0},
+            self._task.grading,
+            left_out.reverted,
+            left_out.hidden,
+            cause.output,
+            str(cause),
+        )
+
     def fault_of_task(self) -> _NoReward | None:
         """Why the tests leave no reward where no agent has been; None when they do leave one."""
         try:
@@ -155,7 +174,8 @@ class _Grading:
         return None
 
     def _changes_of(self, agent: Workspace) -> list[str]:
-        """Layers with the agent's changes, as far as the tests see them."""
+        """Layers with the agent's changes, as far as the tests see them. Raises `OutOfResources` where the
+        machine runs out of something; the disk that is full is the agent's."""
         try:
             if self._task.grading == "live":
                 layers, copied = agent.copy_layers()
@@ -165,9 +185,12 @@ class _Grading:
             changed = layers[: len(layers) - len(self._image.layers)]
             return changed if self._task.grading == "agent" else self._extracted(changed)
         except OutOfResources as error:
-            raise _NoReward(f"what the agent left cannot be copied: {error}") from error
+            if error.details.get("errno") != errno.ENOSPC:
+                raise
+            raise _NoReward(f"what the agent left cannot be copied: {error}", begun=False) from error
         except (EnvironmentFailed, SessionLost, OSError) as error:
-            raise _NoReward(f"what the agent left running cannot be stopped: {error}") from error
+            why = f"what the agent left running cannot be stopped: {error}"
+            raise _NoReward(why, begun=False) from error
 
     def _extracted(self, changed: Sequence[str]) -> list[str]:
         request = {
@@ -213,17 +236,26 @@ class _Grading:
         return name
 
     def _verify(self, layers: Sequence[str], *, network_of: Workspace | None) -> tuple[str, dict[str, float]]:
-        with Workspace(
-            self._policy,
-            environment=self._environment,
-            directory="/",
-            layers=[self._tests(), *layers],
-            network_of=network_of,
-        ) as tests:
+        with self._sandbox([self._tests(), *layers], network_of) as tests:
             try:
                 return self._reward_in(tests)
             except (EnvironmentFailed, OutOfResources, SessionLost, TimedOut, OSError) as error:
                 raise _NoReward(f"the sandbox of the tests did not last: {error}") from error
+
+    def _sandbox(self, layers: Sequence[str], network_of: Workspace | None) -> Workspace:
+        """Raises `_NoReward` where files in the way of ours may be why there can be none, and
+        `OutOfResources` where the machine has no room for one."""
+        try:
+            return Workspace(
+                self._policy,
+                environment=self._environment,
+                directory="/",
+                layers=layers,
+                network_of=network_of,
+            )
+        except (EnvironmentFailed, SessionLost, OSError) as error:
+            why = f"the sandbox of the tests could not be made: {error}"
+            raise _NoReward(why, begun=False) from error
 
     def _reward_in(self, tests: Workspace) -> tuple[str, dict[str, float]]:
         command = ["/bin/bash", "--noprofile", "--norc", "-c", _START, self._image.directory]
