@@ -76,6 +76,9 @@ timeout_sec = 300
 
 [verifier]
 timeout_sec = 60
+
+[metadata.envtorch]
+other_users = true  # tests/check.py runs the agent's program as another user
 """,
     "instruction.md": "Write `/app/greet.py`, so that `python3 /app/greet.py NAME` prints `hello, NAME`.\n",
     "environment/Dockerfile": "FROM debian:12\nWORKDIR /app\nCOPY readme.txt /app/\n",

@@ -76,6 +76,7 @@ class _Own(_Part):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     grading: GradingPlan | None = None
+    other_users: bool = False
 
 
 class _File(_Part):
@@ -98,6 +99,8 @@ class HarborTask(BaseModel):
     instruction: str
     file: _File
     grading: GradingPlan
+    other_users: bool = False
+    """The tests run programs as users other than root."""
     digest: str
     """Of everything in the directory: the same task has the same one anywhere."""
     misspelt_keys: tuple[str, ...] = ()
@@ -156,6 +159,7 @@ def load_task(folder: Path, *, name: str | None = None, grading: GradingPlan | N
         instruction=instruction,
         file=given,
         grading=chosen or "image",
+        other_users=own.other_users,
         digest=_digest(folder),
         misspelt_keys=tuple(misspelt_keys(written)),
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 import posixpath
 import tarfile
 import threading
@@ -19,6 +20,8 @@ from envtorch.sandbox.session_start import DEFAULT_PATH, ROOT
 __all__ = ["TaskImage", "image_for", "policy_for"]
 
 MEGABYTE = 1024 * 1024
+_NOBODY = 65534
+"""The id that tests usually take for a user without rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def _build(task: HarborTask, policy: Policy, base: _Base) -> TaskImage:
     roomy = dataclasses.replace(policy, timeout_s=wanted.build_timeout_sec)
     builder = _Builder(task, Workspace(roomy, directory="/"), base.prepared)
     try:
+        if task.other_users:
+            _require_other_users(task, builder.workspace)
         if task.dockerfile is not None and not base.is_whole:
             text, where = task.dockerfile_text(), str(task.dockerfile)
             known = {"PATH": DEFAULT_PATH, **builder.environment}
@@ -119,6 +124,21 @@ def _build(task: HarborTask, policy: Policy, base: _Base) -> TaskImage:
     return TaskImage(
         tuple(layers), builder.directory, builder.environment, builder.user if user is None else str(user)
     )
+
+
+def _require_other_users(task: HarborTask, workspace: Workspace) -> None:
+    """Raises `EnvironmentFailed` where sessions have no ids but root's: tests that cannot run a program as
+    another user would find every answer wrong."""
+    for kind in ("uid", "gid"):
+        lines = workspace.read_file(f"/proc/self/{kind}_map").decode().splitlines()
+        ranges = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
+        if not any(first <= _NOBODY < first + count for first, count in ranges):
+            raise EnvironmentFailed(
+                f"the tests of {task.name} run programs as another user (other_users in its task.toml), and "
+                f"sessions here have no {kind} {_NOBODY}: this process belongs to an ordinary user "
+                f"(uid {os.getuid()}), whose sessions have one id, root's. Run it as root; ranges of ids in "
+                "/etc/subuid are not used"
+            )
 
 
 class _Builder:
