@@ -15,7 +15,7 @@ from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, TaskFolder
 from envtorch.envs.terminal_env.harbor import BUNDLED, find_tasks, load_task
 from envtorch.envs.terminal_env.task_checks import check_task
 from envtorch.errors import EnvironmentFailed, InvalidAction
-from tests.envs.terminal_env.cheats import AT_THE_GRADE, CHEATS, SET_USER_ID
+from tests.envs.terminal_env.cheats import AT_THE_GRADE, CHEATS, SET_USER_ID, WRONG_WORK
 from tests.envs.terminal_env.made_tasks import make_task
 from tests.sandbox.roots import HOST, require_host_root
 from tests.support import PATIENCE_S
@@ -81,6 +81,12 @@ def test_a_program_that_runs_as_its_owner_is_no_such_program_for_the_tests() -> 
     assert reward_after(dataclasses.replace(episode, task=task), SET_USER_ID) == 1.0, (
         "the cheat is a real one"
     )
+
+
+@pytest.mark.parametrize("cheat", WRONG_WORK)
+def test_work_that_is_not_what_a_task_asks_for_scores_nothing(cheat: str) -> None:
+    name, command = WRONG_WORK[cheat]
+    assert reward_after(begin(name), command) == 0.0
 
 
 @pytest.mark.parametrize("name", ["fix-a-failing-test", "configure-a-server", "install-a-package"])
