@@ -3,7 +3,10 @@ check."""
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +14,7 @@ import pytest
 
 from envtorch.client import EnvClient, MCPToolClient
 from envtorch.envs.terminal_env import BashAction, SubmitAction, TerminalEnv
-from envtorch.errors import CapacityReached, ResetRequired, Unsupported
+from envtorch.errors import CapacityReached, InvalidAction, ResetRequired, Unsupported
 from envtorch.rollout import Completion, Prompt, Rollouts
 from envtorch.testing import check_env
 from envtorch.train.trl_environments import TRLEnvironments
@@ -150,6 +153,34 @@ def test_a_rollout_plays_a_task_with_a_scripted_policy(
             return [reward for group in groups for reward in group.rewards]
 
     assert asyncio.run(play()) == [1.0, 1.0]
+
+
+def test_eval_plays_the_tasks_that_the_server_has(terminal_server: Running, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        'def say(messages): return \'<tool_call>{"name": "submit", "arguments": {}}</tool_call>\'\n'
+    )
+    options = ["--model", "scripted:script.py:say", "--tasks", "2", "--samples", "1", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "envtorch.cli", "eval", terminal_server.url, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["tasks"], told["samples"]) == (2, 2)
+
+
+def test_a_task_is_begun_as_the_routes_tell_it_unless_it_has_changed_since(terminal_server: Running) -> None:
+    (name,) = get(f"{terminal_server.url}/list_environments").json()
+    asked = post(f"{terminal_server.url}/{name}/task", json={"split": "tasks", "index": 1})
+    task = asked.json()["task"]
+    with TerminalEnv(terminal_server.url) as env:
+        assert env.reset(task=task).observation.result == task["task"]["instruction"]
+        assert env.state().task == task["id"]
+        with pytest.raises(InvalidAction, match="has changed since it was asked for"):
+            env.reset(task={"id": task["id"], "hash": "another"})
 
 
 def test_trl_is_offered_the_tools_of_the_typed_client(terminal_server: Running) -> None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pydantic
 
 from envtorch.env import Environment, Rubric, Transform
-from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, TaskFolder
+from envtorch.envs.terminal_env.episode_tasks import EpisodeTask, ServedTask, TaskFolder
 from envtorch.envs.terminal_env.harbor import GradingPlan
 from envtorch.envs.terminal_env.models import TerminalObservation, TerminalState
 from envtorch.envs.terminal_env.tool_calls import ToolCalls
@@ -71,13 +71,17 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
     # Episodes.
 
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, task: str | None = None
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        task: str | ServedTask | None = None,
     ) -> TerminalObservation:
-        """A fresh session on the root, or on the environment of a task. There is nothing random in it, so
-        `seed` changes nothing."""
+        """A fresh session on the root, or on the environment of a task, by its name or as the task routes
+        tell it. There is nothing random in it, so `seed` changes nothing."""
         self._end()
         self._task = None
-        self._state = TerminalState(episode_id=episode_id or str(uuid4()), task=task or "")
+        name = task if isinstance(task, str) else "" if task is None else task["id"]
+        self._state = TerminalState(episode_id=episode_id or str(uuid4()), task=name)
         self._reset_rubric()
         if task is not None:
             self._task = self._begin(task)
@@ -198,7 +202,7 @@ class TerminalEnvironment(Environment[CallToolAction, TerminalObservation, Termi
     ) -> list[dict[str, Any]]:
         return [self._folder.described(name) for name in self._folder.names(split)[start:stop]]
 
-    def _begin(self, task: str) -> EpisodeTask:
+    def _begin(self, task: str | ServedTask) -> EpisodeTask:
         try:
             return self._folder.begin(task, self._policy)
         except ConfigurationError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from envtorch.envs.terminal_env.harbor import (
     BUNDLED,
@@ -18,7 +18,14 @@ from envtorch.envs.terminal_env.task_images import TaskImage, image_for, policy_
 from envtorch.errors import ConfigurationError, InvalidAction
 from envtorch.sandbox import Policy, Workspace
 
-__all__ = ["EpisodeTask", "TaskFolder"]
+__all__ = ["EpisodeTask", "ServedTask", "TaskFolder"]
+
+
+class ServedTask(TypedDict):
+    """A task as the task routes tell it; a caller gives it back to have the very same one."""
+
+    id: str
+    hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +101,14 @@ class TaskFolder:
         task = self._load(name)
         return {"id": name, "hash": task.digest, "task": {"instruction": task.instruction}}
 
-    def begin(self, name: str, policy: Policy) -> EpisodeTask:
+    def begin(self, wanted: str | ServedTask, policy: Policy) -> EpisodeTask:
         """The task of that name, ready to be played. A client names tasks; it cannot name other
-        directories."""
-        return EpisodeTask.of(self._load(name.removeprefix(f"{self.SPLIT}/")), policy)
+        directories. Raises `InvalidAction` for one that has changed since it was served."""
+        name = wanted if isinstance(wanted, str) else wanted["id"]
+        task = self._load(name.removeprefix(f"{self.SPLIT}/"))
+        if not isinstance(wanted, str) and wanted["hash"] != task.digest:
+            raise InvalidAction(f"the task {task.name} has changed since it was asked for: ask for it again")
+        return EpisodeTask.of(task, policy)
 
     def _load(self, name: str) -> HarborTask:
         if name not in self._found:
