@@ -4,11 +4,20 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from envtorch.types import Tool
 
 __all__ = ["FILE_TOOLS", "TERMINAL_TOOLS", "ToolArguments", "describe_tools", "explain_arguments"]
+
+
+def _without_nul(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("a path cannot hold a NUL character")
+    return path
+
+
+FilePath = Annotated[str, AfterValidator(_without_nul)]
 
 
 class ToolArguments(BaseModel):
@@ -48,7 +57,7 @@ class ScreenArguments(ToolArguments):
 class ReadFileArguments(ToolArguments):
     """Read a text file, or some lines of it."""
 
-    path: str = Field(description="Absolute, or relative to the shell's directory")
+    path: FilePath = Field(description="Absolute, or relative to the shell's directory")
     first_line: Annotated[int, Field(ge=1)] = 1
     last_line: Annotated[int, Field(ge=1)] | None = None
 
@@ -56,14 +65,14 @@ class ReadFileArguments(ToolArguments):
 class WriteFileArguments(ToolArguments):
     """Make or replace a text file, and the directories above it."""
 
-    path: str = Field(description="Absolute, or relative to the shell's directory")
+    path: FilePath = Field(description="Absolute, or relative to the shell's directory")
     text: str = Field(description="The whole contents")
 
 
 class EditFileArguments(ToolArguments):
     """Replace a text that occurs exactly once in a file by another."""
 
-    path: str = Field(description="Absolute, or relative to the shell's directory")
+    path: FilePath = Field(description="Absolute, or relative to the shell's directory")
     old: Annotated[str, Field(min_length=1)] = Field(
         description="The text to replace, exactly as it is, with enough around it to be the only one"
     )
@@ -73,7 +82,7 @@ class EditFileArguments(ToolArguments):
 class ListFilesArguments(ToolArguments):
     """List a directory."""
 
-    path: str = "."
+    path: FilePath = "."
     depth: Annotated[int, Field(ge=1, le=16)] = Field(default=1, description="How many levels to show")
 
 
@@ -81,14 +90,14 @@ class SearchArguments(ToolArguments):
     """Find lines in text files that match a regular expression of Python's."""
 
     pattern: str
-    path: str = Field(default=".", description="A file, or a directory to search with all below it")
+    path: FilePath = Field(default=".", description="A file, or a directory to search with all below it")
     glob: str = Field(default="", description="Only files with such names, as in '*.py'")
 
 
 class ViewImageArguments(ToolArguments):
     """Look at a picture that a program has made: PNG, JPEG, GIF or WebP."""
 
-    path: str = Field(description="Absolute, or relative to the shell's directory")
+    path: FilePath = Field(description="Absolute, or relative to the shell's directory")
 
 
 class SubmitArguments(ToolArguments):

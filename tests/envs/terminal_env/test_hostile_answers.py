@@ -43,7 +43,7 @@ ANSWERS = {
     "names that are no text": "n=$'\\xff'; mkdir /opt/$n; touch /$n /app/$n /opt/$n/$n",
     "a file in place of a folder that every session has": "rm -rf /tmp; touch /tmp",
     "a link to nothing in place of one": "rm -rf /tmp; ln -s /nonexistent /tmp",
-    "folders in place of the files that every session has": "cd /etc; rm -f hosts hostname; mkdir hosts hostname",
+    "folders in place of files that every session has": "cd /etc; rm -f hosts hostname; mkdir hosts hostname",
     "processes that ignore signals": "(trap '' TERM INT HUP; while :; do :; done) >/dev/null 2>&1 &",
 }
 """Commands of an agent, and none of them makes the answer that is wanted."""

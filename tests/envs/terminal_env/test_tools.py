@@ -118,6 +118,12 @@ def test_files_are_written_read_edited_listed_and_searched(terminal: TerminalEnv
         ("bash", {}, "INVALID_ARGS", "command: Field required"),
         ("bash", {"command": "true", "timeout": 3}, "INVALID_ARGS", "timeout: Extra inputs"),
         ("bash", {"command": "a\0b"}, "EXECUTION_ERROR", "NUL"),
+        ("read_file", {"path": "a\0b"}, "INVALID_ARGS", "path: Value error, a path cannot hold a NUL"),
+        ("write_file", {"path": "a\0b", "text": ""}, "INVALID_ARGS", "cannot hold a NUL"),
+        ("edit_file", {"path": "a\0b", "old": "a", "new": "b"}, "INVALID_ARGS", "cannot hold a NUL"),
+        ("list_files", {"path": "a\0b"}, "INVALID_ARGS", "cannot hold a NUL"),
+        ("search", {"pattern": "a", "path": "a\0b"}, "INVALID_ARGS", "cannot hold a NUL"),
+        ("view_image", {"path": "a\0b"}, "INVALID_ARGS", "cannot hold a NUL"),
         ("zsh", {}, "TOOL_NOT_FOUND", "there are: bash"),
     ],
 )
@@ -130,6 +136,16 @@ def test_what_a_tool_cannot_do_is_an_observation_with_an_error(
     assert message in seen.error.message
     assert not seen.done
     assert take(terminal, BashAction("echo on")).output == "on\n"
+
+
+def test_a_search_leaves_out_files_that_cannot_be_read(terminal: TerminalEnvironment) -> None:
+    """A process cannot read its own memory as a file, although that is a regular one."""
+    take(terminal, BashAction("mkdir /tmp/s; cd /tmp/s; mkfifo pipe; echo needle > text"))
+    assert call(terminal, "search", pattern="needle", path="/tmp/s").result == "/tmp/s/text:1: needle"
+    for path in ("/proc/self/mem", "/proc/self/task"):
+        seen = call(terminal, "search", pattern="needle", path=path)
+        assert seen.error is None, seen.error
+        assert "needle" not in str(seen.result)
 
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="

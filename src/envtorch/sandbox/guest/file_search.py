@@ -14,7 +14,8 @@ _LINE_CHARACTERS = 400
 
 
 def search(path: str, pattern: str, glob: str) -> Iterator[Mapping[str, object]]:
-    """Matching lines of a file, or of those below a folder; binary and very large files are left out."""
+    """Matching lines of a file, or of those below a folder; binary, very large and unreadable files are left
+    out."""
     try:
         wanted = re.compile(pattern)
     except re.error as error:
@@ -48,11 +49,10 @@ def _files(path: str) -> Iterator[str]:
 
 def _text_lines(path: str) -> Iterator[tuple[int, str]]:
     try:
-        descriptor = open_regular(path, os.O_RDONLY)
-    except OSError:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            data = file.read(_MOST_SEARCHED_BYTES + 1)
+    except OSError:  # not ours to read, or of /proc and not to be read as a text
         return
-    with open(descriptor, "rb") as file:
-        data = file.read(_MOST_SEARCHED_BYTES + 1)
     if len(data) > _MOST_SEARCHED_BYTES or b"\0" in data[:8192]:
         return
     yield from enumerate(data.decode(errors="replace").splitlines(), 1)
