@@ -4,7 +4,6 @@ MessagePack carries an array as its raw buffer with dtype and shape, and gives i
 frame it came in, without a copy. JSON carries arrays as nested lists.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -72,12 +71,15 @@ def _array_out(array: Any) -> msgspec.msgpack.Ext:
 
 
 def _array_in(code: int, data: memoryview) -> Any:
-    """An array over the buffer it came in; a plain list where there is no numpy."""
+    """An array over the buffer it came in."""
     if code != ARRAY:
         raise msgspec.DecodeError(f"extension {code} is not one of ours")
     length = int.from_bytes(data[:2], "big")
     dtype, shape = msgspec.msgpack.decode(data[2 : 2 + length], type=tuple[str, list[int]])
-    numpy: Any = sys.modules.get("numpy") or __import__("numpy")
+    try:
+        import numpy
+    except ImportError:
+        raise msgspec.DecodeError("an array, and numpy is not installed here: install it") from None
     try:
         return numpy.frombuffer(data[2 + length :], dtype=dtype).reshape(shape)
     except (TypeError, ValueError) as error:

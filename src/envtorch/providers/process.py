@@ -14,7 +14,7 @@ from envtorch.settings import inherited_environment
 
 __all__ = ["ProcessOptions", "ProcessProvider"]
 
-CONFIGURE = "envtorch.server.serve:uvicorn_config"
+SERVE = "envtorch.server.serve:serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class ProcessProvider(ContainerProvider):
     The "image" is the application's name: `start_container("my_package.app:app")`. The child sees only
     what a program needs of this process's environment variables (`PATH`, `HOME`, the locale, ...) and
     `env_vars`. It ends, with everything it started, when its owner does: also after a `kill -9`.
+
+    A server that another program sends SIGTERM drains as `envtorch serve` does, within `ENVTORCH_FINISH` and
+    `ENVTORCH_DRAIN` of `env_vars`. `stop_container` gives running calls a second.
     """
 
     def start_container(
@@ -56,7 +59,7 @@ class ProcessProvider(ContainerProvider):
             raise ConfigurationError(f"there is no directory {chosen.directory!r} to run the server in")
         self._refuse_second()
         server = start_child(
-            [chosen.python, str(SCRIPTS / "run_app.py"), "{fd}", image, CONFIGURE],
+            [chosen.python, str(SCRIPTS / "run_app.py"), "{fd}", image, SERVE],
             listener=listen(chosen.host, port),
             environment=environment,
             directory=chosen.directory,

@@ -2,9 +2,9 @@
 
     python run_app.py FD MODULE:ATTRIBUTE [MODULE:FUNCTION]
 
-The third argument names a function that makes uvicorn's configuration out of the application. Needs
-uvicorn in the interpreter that runs it, and nothing else: not even EnvTorch. `uvicorn --fd` would do,
-if it did not take every socket for a Unix one and so leave small packets waiting.
+The third argument names a function that serves the application, as `envtorch.server.serve:serve` does.
+Without it uvicorn does, which is all that the interpreter needs then: not even EnvTorch. `uvicorn --fd` would
+do, if it did not take every socket for a Unix one and so leave small packets waiting.
 """
 
 import os
@@ -22,16 +22,16 @@ def load(path: str) -> Any:
     return found
 
 
-def main(fd: int, application: str, configure: "str | None" = None) -> None:
-    import uvicorn
-
+def main(fd: int, application: str, server: "str | None" = None) -> None:
     listener = socket.socket(fileno=fd)
     app = load(application)
     options: dict[str, Any] = {"log_level": "info", "access_log": False}
-    if configure is not None:
-        config = load(configure)(app, **options)
-    else:
-        config = uvicorn.Config(app, ws_max_size=100 * 1024 * 1024, **options)
+    if server is not None:
+        load(server)(app, listener=listener, **options)
+        return
+    import uvicorn
+
+    config = uvicorn.Config(app, ws_max_size=100 * 1024 * 1024, **options)
     uvicorn.Server(config).run(sockets=[listener])
 
 

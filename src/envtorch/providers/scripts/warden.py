@@ -17,12 +17,16 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
 POLL_S = 0.5
+HURRY_AFTER_S = 1.0
+"""After how long a command that was asked to end is asked again: an environment server then waits no longer
+for its sessions and calls."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -47,14 +51,15 @@ def children() -> "list[int]":
 
 
 def end(command: "subprocess.Popen[bytes]", grace_s: float) -> None:
-    """Ask the command to end, wait, then kill whatever is still there."""
+    """Ask the command to end, once more if it does not, then kill whatever is still there."""
+    for patience_s in (min(HURRY_AFTER_S, grace_s), grace_s):
+        if command.poll() is None:
+            command.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                command.wait(patience_s)
     if command.poll() is None:
-        command.terminate()
-        try:
-            command.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            command.kill()
-            command.wait()
+        command.kill()
+        command.wait()
     # Killing a process hands its children to this one: the last round finds none.
     while left := children():
         for pid in left:
