@@ -1,6 +1,9 @@
 """The HTTP door: stateful by header and cookie, and honest about itself."""
 
 import json
+import logging
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -99,6 +102,39 @@ def test_a_refused_action_is_not_repeated_on_the_websocket(server: Running) -> N
         answer = str(socket.recv())
     assert '"VALIDATION_ERROR"' in answer
     assert SECRET not in answer
+
+
+def raw_step(server: Running, token: str, do: str) -> bytes:
+    body = json.dumps(step(do)).encode()
+    host = server.url.removeprefix("http://")
+    lines = ["POST /step HTTP/1.1", f"Host: {host}", f"{HEADER}: {token}", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "Content-Type: application/json", "", ""]).encode() + body
+
+
+def test_a_client_that_leaves_requests_unanswered_is_no_error_of_the_servers(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    Obedient.gate.clear()
+    Obedient.entered.clear()
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.addHandler(caplog.handler)
+    try:
+        with patient.Client(base_url=server.url) as http:
+            token = http.post("/reset").headers[HEADER]
+            host, port = server.url.removeprefix("http://").split(":")
+            with socket.create_connection((host, int(port)), PATIENCE_S) as raw:
+                raw.sendall(raw_step(server, token, "wait") + raw_step(server, token, "x") * 20)
+                assert Obedient.entered.wait(PATIENCE_S)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset it
+            for _ in range(5):  # meanwhile the server finds that the connection is gone
+                http.get("/health").raise_for_status()
+            Obedient.gate.set()
+            for _ in range(5):  # made after the step that waited, whose answer nobody takes
+                http.post("/step", json=step()).raise_for_status()
+            http.post("/close")
+    finally:
+        uvicorn_log.removeHandler(caplog.handler)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 class TestAnEpisode:

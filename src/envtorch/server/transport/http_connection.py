@@ -7,10 +7,11 @@ connections until the process has no descriptors left. Peers need no token for a
 
 import asyncio
 import sys
+from collections import deque
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 __all__ = ["HEADER_TIMEOUT_S", "BoundedHttpProtocol"]
@@ -103,6 +104,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._unanswered: deque[RequestResponseCycle] = deque()
+        """The request that is being answered, then those that wait for it."""
         self.opened = self.loop.time()
         self._due = self.opened + HEADER_TIMEOUT_S
         self._connections = HttpConnections.of(self.server_state)
@@ -110,6 +113,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
+        for cycle in self._unanswered:  # uvicorn tells the newest request only, which may not be begun
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
@@ -138,7 +144,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._due = self.loop.time() + BODY_TIMEOUT_S
         self._header_bytes = 0
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:
+            self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._due = self.loop.time() + BODY_TIMEOUT_S
@@ -146,6 +155,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         super().on_response_complete()
         if self.pipeline:  # uvicorn reads on, though requests wait
             self.flow.pause_reading()
