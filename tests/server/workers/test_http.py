@@ -268,3 +268,11 @@ def test_production_mode_is_closed_from_every_side() -> None:
             far.close()
         with server.http(THERE) as http:
             assert http.post("/reset").status_code == 404
+
+
+def test_the_body_of_a_request_that_asks_for_an_upgrade_is_passed_on(two: WorkersServer) -> None:
+    asking = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c"}
+    for worker in range(2):
+        with two.http(worker) as http:
+            answer = http.post("/web/process", headers=asking, content=b"{}")
+            assert (answer.status_code, int(answer.text)) == (200, two.process_of(0))

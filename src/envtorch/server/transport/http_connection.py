@@ -3,6 +3,9 @@
 uvicorn closes a connection that is idle between two requests, but waits without limit for the rest of a
 header or body that was begun, reads headers of any size and any number of requests ahead, and accepts
 connections until the process has no descriptors left. Peers need no token for any of it.
+
+A request that asks for another protocol than WebSocket is answered as if it had not asked, which HTTP leaves
+to the server; uvicorn would answer it too, but take what follows its header for another request.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ from collections import deque
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -124,7 +128,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._header_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._header_bytes <= MAX_HEADER_BYTES:
             return
         if self.is_idle:
@@ -132,6 +137,44 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self.abort()
+
+    def _parse(self, data: bytes) -> None:
+        """Read on. A request whose upgrade is declined is read once more, without its `Upgrade` header: the
+        parser takes no body after one that asks for an upgrade."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+            except HttpParserUpgrade as asked:
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+                elif self.scope["method"] == "CONNECT":
+                    self.send_400_response("This server is no proxy.")
+                else:
+                    data = self._head_without_upgrade() + data[asked.args[0] :]
+                    self.parser = HttpRequestParser(self)
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
+                    continue
+            return
+
+    def _should_upgrade(self) -> bool:
+        """Whether this is the handshake of a WebSocket: such a request is a GET, and has no body."""
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        has_body = any(length.strip(b" 0") for length in lengths)
+        is_coded = any(name == b"transfer-encoding" for name, _ in self.headers)
+        return super()._should_upgrade() and self.scope["method"] == "GET" and not has_body and not is_coded
+
+    def _head_without_upgrade(self) -> bytes:
+        first = f"{self.scope['method']} {self.url.decode('latin-1')} HTTP/{self.scope['http_version']}"
+        lines = [first.encode("latin-1")]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
+    @property
+    def _is_upgrade_declined(self) -> bool:
+        return self.parser.should_upgrade() and not self._should_upgrade()
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MOST_AHEAD:
@@ -144,6 +187,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._due = self.loop.time() + BODY_TIMEOUT_S
         self._header_bytes = 0
+        if self.parser.should_upgrade():
+            self.scope["method"] = self.parser.get_method().decode("ascii")
+            self.scope["http_version"] = self.parser.get_http_version()
+            if not self._should_upgrade():
+                return  # it comes again
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:
@@ -162,7 +210,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._due = None
-        super().on_message_complete()
+        if not self._is_upgrade_declined:
+            super().on_message_complete()
 
     @property
     def is_idle(self) -> bool:
