@@ -4,6 +4,8 @@ import dataclasses
 import datetime
 import enum
 import json
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from envtorch import Action, EnvSpec, Observation, State, StepResult
 from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import encode_observation, encode_value
+from envtorch.protocol.formats import MSGPACK
 from envtorch.protocol.mcp_result import tool_result
 from envtorch.protocol.wire import Answer, observation_reply
 from envtorch.tools import CallToolObservation
@@ -291,3 +294,21 @@ def test_a_reply_that_does_not_fit_is_the_servers_fault() -> None:
         ProtocolError, match=r"observation does not fit \w+ \(.*surprise: .*\): is this client"
     ):
         Codec(KINDS[0]).decode_result({"observation": {"surprise": 1}})
+
+
+def test_an_array_can_be_read_while_another_thread_loads_numpy_for_the_first_time() -> None:
+    program = """
+import sys, threading, time
+from envtorch.protocol.formats import MSGPACK
+
+assert "numpy" not in sys.modules
+loading = threading.Thread(target=lambda: __import__("numpy"))
+loading.start()
+while "numpy" not in sys.modules:
+    time.sleep(0.0001)
+print(MSGPACK.read(bytes.fromhex(sys.argv[1])).tolist())
+loading.join()
+"""
+    frame = MSGPACK.write(np.arange(3.0))
+    done = subprocess.run([sys.executable, "-c", program, frame.hex()], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[0.0, 1.0, 2.0]\n", "")
