@@ -1,6 +1,7 @@
 """Child processes: what they inherit, what becomes of their own children, and who may start them."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,10 +12,12 @@ from typing import IO
 
 import pytest
 
-from envtorch.errors import ConfigurationError, ServerExited
+from envtorch.client import GenericEnvClient
+from envtorch.errors import ConfigurationError, Draining, ServerExited
 from envtorch.providers.child import ChildServer
 from envtorch.providers.process import ProcessProvider
 from envtorch.providers.provider_base import Phase
+from envtorch.providers.ready import is_shutting_down
 from envtorch.testing import PROBE_APP
 from tests.support import PATIENCE_S, eventually
 
@@ -145,3 +148,77 @@ def test_an_interpreter_that_is_not_there_says_so() -> None:
 def test_a_misspelt_option_names_the_right_one() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'directory'"):
         ProcessProvider().start_container(PROBE_APP, directroy="/")
+
+
+@pytest.fixture
+def patient_app(tmp_path: Path) -> Path:
+    """An environment whose steps wait for a file, and which writes one when it is closed."""
+    (tmp_path / "patient_app.py").write_text(
+        textwrap.dedent("""
+            import os, pathlib, time
+            from envtorch import Action, Environment, Observation, State, create_app
+
+            class Wait(Action):
+                path: str = ""
+
+            class Process(Observation):
+                pid: int = 0
+
+            class Patient(Environment[Wait, Process, State]):
+                SUPPORTS_CONCURRENT_SESSIONS = True
+
+                def reset(self) -> Process:
+                    return Process(pid=os.getpid())
+
+                def step(self, action: Wait) -> Process:
+                    while action.path and not pathlib.Path(action.path).exists():
+                        time.sleep(0.01)
+                    return Process(pid=os.getpid(), reward=1.0)
+
+                @property
+                def state(self) -> State:
+                    return State()
+
+                def close(self) -> None:
+                    pathlib.Path("closed").touch()
+
+            app = create_app(Patient, sessions=4)
+        """)
+    )
+    return tmp_path
+
+
+LONG = {"ENVTORCH_FINISH": "600", "ENVTORCH_DRAIN": "600"}
+
+
+def test_a_server_that_is_told_to_stop_finishes_its_sessions_and_calls(patient_app: Path) -> None:
+    with ProcessProvider() as provider, ThreadPoolExecutor(1) as threads:
+        url = provider.start_container("patient_app:app", env_vars=LONG, directory=str(patient_app))
+        provider.wait_for_ready(url, PATIENCE_S)
+        with GenericEnvClient(url) as one, GenericEnvClient(url) as two:
+            pid = one.reset().observation["pid"]
+            two.reset()
+            gate = patient_app / "gate"
+            step = threads.submit(two.step, {"path": str(gate)})
+            os.kill(pid, signal.SIGTERM)
+            eventually(lambda: is_shutting_down(url), "the server opens no session any more")
+            with pytest.raises(Draining), GenericEnvClient(url) as late:
+                late.reset()
+            assert one.step({}).reward == 1.0
+            gate.touch()
+            assert step.result(PATIENCE_S).reward == 1.0
+        eventually(lambda: provider.status().phase is Phase.EXITED, "it ends after its last session")
+        assert provider.status().exit_code == 0
+
+
+def test_stop_waits_for_no_session_and_closes_them_all(
+    patient_app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envtorch.providers.child.GRACE_S", PATIENCE_S)  # nothing is killed meanwhile
+    provider = ProcessProvider()
+    url = provider.start_container("patient_app:app", env_vars=LONG, directory=str(patient_app))
+    provider.wait_for_ready(url, PATIENCE_S)
+    with GenericEnvClient(url) as env:
+        env.reset()
+        provider.stop_container()
+    assert (patient_app / "closed").exists()
