@@ -122,7 +122,9 @@ def test_requests_sent_ahead_of_answers_are_answered_in_order(server: Running) -
 @pytest.mark.parametrize("body", ["Content-Length: 4\r\n", "Transfer-Encoding: chunked\r\n"])
 def test_a_handshake_with_a_body_opens_no_socket(body: str, server: Running) -> None:
     with connected(server.url) as connection:
-        connection.send(head("GET /ws", HANDSHAKE, body), b"4\r\nping\r\n0\r\n\r\n" if "T" in body else b"ping")
+        connection.send(
+            head("GET /ws", HANDSHAKE, body), b"4\r\nping\r\n0\r\n\r\n" if "T" in body else b"ping"
+        )
         assert connection.answer()[0] == 404
         require_in_step(connection)
 

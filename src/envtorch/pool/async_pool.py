@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from envtorch.errors import EnvTorchError
-from envtorch.pool.leases import Lease, granted_async
+from envtorch.pool.leases import Lease, Search, granted_async
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
 from envtorch.pool.server_pool import ServerPool
@@ -61,18 +61,32 @@ class AsyncEnvPool(ServerPool[ClientT]):
 
     @asynccontextmanager
     async def session(self, *, timeout_s: float | None = None) -> AsyncIterator[ClientT]:
-        """A session on the server with the most room. Waits in a queue while all are taken.
+        """A session on the server with the most room. Waits in a queue while all are taken. A server that
+        cannot be reached is passed over.
 
         Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, and
         the reason itself when no server could be started.
         """
-        replica = await self._acquire(timeout_s)
-        with self._client_on(replica) as client:
-            try:
-                await client.connect()
-                yield client
-            finally:
-                await client.close()
+        client, held = await self._connected(timeout_s)
+        async with held:
+            yield client
+
+    async def _connected(self, timeout_s: float | None) -> tuple[ClientT, AsyncExitStack]:
+        """A client that is connected, on the first server that can be reached, and what gives it back."""
+        search = Search(timeout_s)
+        while True:
+            async with AsyncExitStack() as held:
+                lease = held.enter_context(self._leased(await self._acquire(search.left_s)))
+                client = self._client_of(lease)
+                held.push_async_callback(client.close)
+                try:
+                    await client.connect()
+                except EnvTorchError as error:
+                    if not search.goes_on(lease.replica, error):
+                        raise
+                    lease.suspect()
+                else:
+                    return client, held.pop_all()
 
     async def lease(self) -> Lease:
         """A place on the server with the most room, for a client that another process makes of

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from envtorch.errors import EnvTorchError
-from envtorch.pool.leases import granted
+from envtorch.pool.leases import Search, granted
 from envtorch.pool.outcomes import Outcome, Playing, episode
 from envtorch.pool.roster import Replica
 from envtorch.pool.server_pool import ServerPool
@@ -63,18 +63,32 @@ class EnvPool(ServerPool[ClientT]):
 
     @contextmanager
     def session(self, *, timeout_s: float | None = None) -> Iterator[ClientT]:
-        """A session on the server with the most room. Waits in a queue while all are taken.
+        """A session on the server with the most room. Waits in a queue while all are taken. A server that
+        cannot be reached is passed over.
 
         Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, and
         the reason itself when no server could be started.
         """
-        replica = self._acquire(timeout_s)
-        with self._client_on(replica) as client:
-            try:
-                client.connect()
-                yield client
-            finally:
-                client.close()
+        client, held = self._connected(timeout_s)
+        with held:
+            yield client
+
+    def _connected(self, timeout_s: float | None) -> tuple[ClientT, ExitStack]:
+        """A client that is connected, on the first server that can be reached, and what gives it back."""
+        search = Search(timeout_s)
+        while True:
+            with ExitStack() as held:
+                lease = held.enter_context(self._leased(self._acquire(search.left_s)))
+                client = self._client_of(lease)
+                held.callback(client.close)
+                try:
+                    client.connect()
+                except EnvTorchError as error:
+                    if not search.goes_on(lease.replica, error):
+                        raise
+                    lease.suspect()
+                else:
+                    return client, held.pop_all()
 
     def run(
         self,

@@ -2,13 +2,15 @@
 
 import asyncio
 import threading
+import time
 
 from envtorch.client.addresses import Elsewhere
 from envtorch.errors import EnvTorchError, TimedOut
+from envtorch.pool.outcomes import is_infrastructure
 from envtorch.pool.replica_keeper import Keeper
 from envtorch.pool.roster import Replica
 
-__all__ = ["Lease", "granted", "granted_async"]
+__all__ = ["Lease", "Search", "granted", "granted_async"]
 
 
 def granted(keeper: Keeper, timeout_s: float | None, *, is_first: bool = False) -> Replica:
@@ -40,6 +42,30 @@ async def granted_async(keeper: Keeper, timeout_s: float | None, *, is_first: bo
         keeper.withdraw(ticket)
         raise TimedOut(f"no session was free within {timeout_s:g} s")
     return turn.result()
+
+
+class Search:
+    """One caller's search for a server that it can reach. No episode has begun: another server will do."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._began = time.monotonic()
+        self._unreachable: set[Replica] = set()
+
+    @property
+    def left_s(self) -> float | None:
+        """How long a place may still be waited for."""
+        if self._timeout_s is None or not self._unreachable:
+            return self._timeout_s
+        return max(0.0, self._began + self._timeout_s - time.monotonic())
+
+    def goes_on(self, replica: Replica, error: EnvTorchError) -> bool:
+        """Whether another place is to be asked for: not after a second failure on one server, which then was
+        looked at between the two, and is well."""
+        if not is_infrastructure(error) or replica in self._unreachable:
+            return False
+        self._unreachable.add(replica)
+        return True
 
 
 class Lease(Elsewhere):

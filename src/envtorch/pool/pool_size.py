@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from envtorch.errors import ConfigurationError
+from envtorch.protocol.arguments import is_duration
 
 __all__ = ["GROW_AFTER_S", "SHRINK_AFTER_S", "PoolLoad", "PoolSize", "SizeLimits", "next_size"]
 
@@ -35,8 +36,9 @@ class SizeLimits:
             raise ConfigurationError(
                 f"replicas={(self.least, self.most)!r}: the least and the most, with one at least"
             )
-        if self.grow_after_s < 0 or self.shrink_after_s < 0:
-            raise ConfigurationError("grow_after_s and shrink_after_s are seconds, 0 or more")
+        for name in ("grow_after_s", "shrink_after_s"):
+            if not is_duration(getattr(self, name)):
+                raise ConfigurationError(f"{name}={getattr(self, name)!r}: seconds, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from envtorch.env import load_object
 from envtorch.errors import ConfigurationError, EnvTorchError, ProviderFailed, SessionLost
 from envtorch.pool.pool_size import GROW_AFTER_S, SHRINK_AFTER_S, PoolLoad, PoolSize, SizeLimits, next_size
 from envtorch.pool.roster import Replica, Roster, Ticket
+from envtorch.protocol.arguments import is_duration, is_whole
 from envtorch.providers.ready import is_shutting_down, live_sessions, probe
 from envtorch.shown_urls import shown_url
 
@@ -24,8 +25,9 @@ CLIENT_OPTIONS: Mapping[str, Any] = MappingProxyType({"reconnect_s": 5.0})
 """What a pool's clients are made with. A dropped session is worth a few seconds; a dead server does not
 come back at its address, and the episode is better played again elsewhere."""
 
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 10.0
+FIRST_PAUSE_S = 0.4
+LONGEST_PAUSE_S = 30.0
+"""How long a slot waits between two starts that fail: twice as long each time, up to the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,17 @@ class PoolOptions:
     """How many health checks in a row a living server may miss before it is replaced."""
 
     give_up_after: int = 3
-    """How many starts in a row may fail before a replica is given up."""
+    """How many starts in a row may fail before a replica counts as failing. A pool that fails whole, before
+    it had any replica, is given up."""
 
     def __post_init__(self) -> None:
         for name in ("sessions_per_replica", "unhealthy_after", "give_up_after"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)!r}: a pool needs at least one")
+            if not is_whole(getattr(self, name)) or getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}={getattr(self, name)!r}: a whole number, 1 or more")
+        if self.max_waiting is not None and (not is_whole(self.max_waiting) or self.max_waiting < 0):
+            raise ConfigurationError(f"max_waiting={self.max_waiting!r}: a whole number, 0 or more, or None")
+        if not is_duration(self.check_every_s) or self.check_every_s == 0:
+            raise ConfigurationError(f"check_every_s={self.check_every_s!r}: seconds, more than 0")
         self.limits  # noqa: B018  # raises what is wrong with them
 
     @property
@@ -81,6 +88,12 @@ class PoolStatus:
     replaced: int
     """How many replicas were found dead since the pool was opened."""
 
+    failing: int = 0
+    """How many replicas cannot be started at present; they are tried again, every 30 s at least."""
+
+    failure: EnvTorchError | None = None
+    """Why the last of them could not be started."""
+
 
 @dataclass(eq=False, slots=True)
 class Slot:
@@ -95,7 +108,11 @@ class Slot:
     suspected: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
     failure: EnvTorchError | None = None
-    """Why this slot was given up."""
+    """Why its last starts failed; None again when one succeeds."""
+
+    @property
+    def is_failing(self) -> bool:
+        return self.is_wanted and self.failure is not None
 
 
 class Keeper:
@@ -120,11 +137,17 @@ class Keeper:
         self._sizer: threading.Thread | None = None
         self._closing = threading.Event()
         self._replaced = 0
+        self._had_replica = False
+        self._is_open = self._is_closed = False
 
     # For the pools: sessions.
 
     def ask(self, *, is_first: bool = False) -> Ticket:
         with self._guard:
+            if not self._is_open:
+                raise ConfigurationError(
+                    "the pool is not open: use it in a `with` block, or call open() first"
+                )
             return self._roster.ask(is_first=is_first, now=time.monotonic())
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -155,12 +178,20 @@ class Keeper:
                 busy=sum(replica.busy for replica in replicas),
                 waiting=self._roster.waiting,
                 replaced=self._replaced,
+                failing=sum(slot.is_failing for slot in self._slots),
+                failure=next((slot.failure for slot in self._slots if slot.is_failing), None),
             )
 
     # Life.
 
     def open(self) -> None:
+        """Start the servers, once. Raises `ConfigurationError` after `close`."""
         with self._guard:
+            if self._is_closed:
+                raise ConfigurationError("a pool that was closed cannot be opened again: make another one")
+            if self._is_open:
+                return
+            self._is_open = True
             self._fit()
         if self._limits.least < self._limits.most:
             self._sizer = threading.Thread(target=self._resize, name="envtorch-pool-size", daemon=True)
@@ -169,6 +200,7 @@ class Keeper:
     def close(self) -> None:
         """Stop every server. Sessions that are still in use are lost."""
         with self._guard:
+            self._is_closed = True
             self._roster.close(SessionLost("the pool is closed"))
         self._closing.set()
         if self._sizer is not None:
@@ -225,6 +257,7 @@ class Keeper:
         if slot.replica is not None:
             self._roster.keep(slot.replica)
         if not slot.is_running:
+            slot.failure = None
             slot.is_running = True
             name = f"envtorch-pool-{slot.number}"
             slot.thread = threading.Thread(target=self._keep, args=(slot,), name=name, daemon=True)
@@ -235,30 +268,34 @@ class Keeper:
     def _is_over(self, slot: Slot) -> bool:
         """Whether a slot's thread has no more to do; then it counts as ended."""
         with self._guard:
-            slot.is_running = slot.is_wanted and not self._closing.is_set() and slot.failure is None
+            slot.is_running = slot.is_wanted and not self._closing.is_set()
             return not slot.is_running
 
     def _keep(self, slot: Slot) -> None:
-        """Fill one slot, again and again, until the pool closes, it is given up, or it is not wanted."""
-        failures = 0
+        """Fill one slot, again and again, until the pool closes or is given up, or the slot is not wanted."""
+        failures, pause_s = 0, FIRST_PAUSE_S
         while not self._is_over(slot):
             try:
                 slot.launch = plan(self._image, self._make(), self._start_options)
                 url = slot.launch.run().base_url
             except Exception as error:  # providers are foreign code: whatever it is, the start failed
                 failures += 1
-                if self._closing.is_set() or self._give_up(slot, error, failures):
-                    continue
-                self._closing.wait(min(FIRST_PAUSE_S * 2**failures, LONGEST_PAUSE_S))
+                if not self._closing.is_set():
+                    self._note_failure(slot, error, failures)
+                # While it is open whether the pool can start at all, no slot begins anew.
+                is_given_up = slot.failure is not None and not self._had_replica
+                self._closing.wait(LONGEST_PAUSE_S if is_given_up else pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue
-            failures = 0
+            failures, pause_s = 0, FIRST_PAUSE_S
             self._serve(slot, slot.launch, url)
 
     def _serve(self, slot: Slot, launch: Launch, url: str) -> None:
         """Let sessions onto a replica that is ready, until it is dead; then remove its remains."""
         replica = Replica(slot.number, url, self._options.sessions_per_replica)
         with self._guard:
-            slot.replica = replica
+            slot.replica, slot.failure = replica, None
+            self._had_replica = True
             replica.is_retiring = not slot.is_wanted
             self._roster.join(replica)
         reason = None
@@ -312,15 +349,21 @@ class Keeper:
                 self._roster.leave(replica)
             return is_leaving
 
-    def _give_up(self, slot: Slot, error: Exception, failures: int) -> bool:
+    def _note_failure(self, slot: Slot, error: Exception, failures: int) -> None:
+        """A start failed. When every slot fails, those who wait learn why; a pool that never had a replica
+        is over then."""
         logger.warning("replica %d did not start (%d): %s", slot.number, failures, error)
         if failures < self._options.give_up_after:
-            return False
+            return
         with self._guard:
             slot.failure = error if isinstance(error, EnvTorchError) else ProviderFailed(repr(error))
-            if all(other.failure is not None for other in self._slots if other.is_wanted):
+            if not all(other.failure is not None for other in self._slots if other.is_wanted):
+                return
+            if self._had_replica:
+                self._roster.refuse(slot.failure)
+            else:
                 self._roster.close(slot.failure)
-        return True
+                self._closing.set()
 
 
 def _cost_of_leaving(slot: Slot) -> tuple[bool, int]:
@@ -329,8 +372,13 @@ def _cost_of_leaving(slot: Slot) -> tuple[bool, int]:
 
 
 def _maker(provider: "Callable[[], Starter] | str") -> "Callable[[], Starter]":
-    if not isinstance(provider, str):
-        return provider
-    name: str = provider
-    make: Callable[[str], Starter] = load_object("envtorch.providers:make_provider")
-    return lambda: make(name)
+    if isinstance(provider, str):
+        load_object("envtorch.providers:require_provider")(provider)
+        name: str = provider
+        make: Callable[[str], Starter] = load_object("envtorch.providers:make_provider")
+        return lambda: make(name)
+    if not callable(provider):
+        raise ConfigurationError(
+            f"provider={provider!r}: a class or a function that makes a provider for each server, or a name"
+        )
+    return provider

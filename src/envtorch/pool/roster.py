@@ -64,6 +64,7 @@ class Roster:
         over when it comes up."""
         self._waiting: deque[Ticket] = deque()
         self._closed: EnvTorchError | None = None
+        self._refused: EnvTorchError | None = None
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -81,6 +82,7 @@ class Roster:
     def join(self, replica: Replica) -> None:
         """A server became ready."""
         self._replicas[replica] = None
+        self._refused = None
         self._rank(replica)
         self._grant()
 
@@ -113,8 +115,9 @@ class Roster:
         """Ask for a session. Raises `CapacityReached` when too many wait already.
 
         Who `is_first` has lost a session in mid-episode, and is served before those who have not begun."""
-        if self._closed is not None:
-            raise self._closed
+        for error in (self._closed, self._refused):
+            if error is not None:
+                raise error
         if is_first:
             ticket = Ticket(next(self._numbers), now)
             self._waiting.appendleft(ticket)
@@ -147,6 +150,15 @@ class Roster:
     def close(self, error: EnvTorchError) -> None:
         """Nobody gets a session any more; those who wait learn why."""
         self._closed = error
+        self._fail_waiting(error)
+
+    def refuse(self, error: EnvTorchError) -> None:
+        """No server is there, and none can be started: nobody gets a session until one joins."""
+        if not self._replicas:
+            self._refused = error
+            self._fail_waiting(error)
+
+    def _fail_waiting(self, error: EnvTorchError) -> None:
         while self._waiting:
             self._waiting.popleft().granted.set_exception(error)
 

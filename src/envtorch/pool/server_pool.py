@@ -1,14 +1,17 @@
 """What the two pools have in common: everything that neither blocks nor awaits."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from envtorch.client.client_options import Recovery
+from envtorch.client import EnvClient
+from envtorch.client.aio.client import AsyncFactory
+from envtorch.client.client_options import ClientOptions, Recovery
 from envtorch.client.guard import ProcessGuard
 from envtorch.client.launch import Starter
-from envtorch.errors import EnvTorchError
+from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.pool.leases import Lease
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.pool.replica_keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
@@ -36,6 +39,7 @@ class ServerPool(Generic[ClientT]):
     ) -> None:
         if recover is not None:
             client_options = {**client_options, "recover": recover}
+        _require_client_options(client, client_options)
         self.make_client: Callable[..., ClientT] = partial(client, **client_options)
         """Makes a client of an address, as this pool's clients are made."""
         self.recovers = client_options.get("recover") is not None
@@ -52,15 +56,33 @@ class ServerPool(Generic[ClientT]):
     def status(self) -> PoolStatus:
         return self._keeper.status()
 
+    def _client_of(self, lease: Lease) -> ClientT:
+        return self.make_client(lease.replica.url, **({"elsewhere": lease} if self.recovers else {}))
+
     @contextmanager
-    def _client_on(self, replica: Replica) -> Iterator[ClientT]:
-        """A client of a server that was granted. Its place is given back, and a fault told to the keeper."""
+    def _leased(self, replica: Replica) -> Iterator[Lease]:
+        """A place on a server that was granted. It is given back, and a fault told to the keeper."""
         lease = Lease(self._keeper, replica)
         try:
-            yield self.make_client(replica.url, **({"elsewhere": lease} if self.recovers else {}))
+            yield lease
         except EnvTorchError as error:
             if is_infrastructure(error):
-                self._keeper.suspect(lease.replica)
+                lease.suspect()
             raise
         finally:
             lease.end()
+
+
+def _require_client_options(client: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` for what a client of this kind would not be made with."""
+    if isinstance(client, AsyncFactory) or (isinstance(client, type) and issubclass(client, EnvClient)):
+        ClientOptions.of("http://127.0.0.1", **{k: v for k, v in options.items() if k != "provider"})
+        return
+    try:
+        inspect.signature(client).bind("http://127.0.0.1", **options)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{client!r} cannot be called with an address and client_options: {error}"
+        ) from None
+    except ValueError:
+        pass  # it does not tell its arguments

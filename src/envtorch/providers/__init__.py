@@ -4,7 +4,7 @@
 """
 
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from envtorch.errors import ConfigurationError
@@ -70,13 +70,21 @@ GROUP = "envtorch.providers"
 
 def make_provider(name: str) -> Any:
     """A new provider, by its name: one of `NAMES`, or of an installed package's entry points."""
+    require_provider(name)
     if name in NAMES:
         return __getattr__(NAMES[name])()
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if name not in found:
+    return _offered()[name].load()()
+
+
+def require_provider(name: str) -> None:
+    """Raises `ConfigurationError` when there is no provider of this name. None is loaded."""
+    if name not in NAMES and name not in (found := _offered()):
         known = ", ".join(sorted({*NAMES, *found}))
         raise ConfigurationError(f"there is no provider {name!r}: there are {known}")
-    return found[name].load()()
+
+
+def _offered() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def __getattr__(name: str) -> Any:
