@@ -1,5 +1,6 @@
 """What an agent that is root on its own root file system tries, and does not get."""
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +8,23 @@ from pathlib import Path
 import pytest
 
 from envtorch.sandbox import CommandOutcome, Workspace
+from envtorch.sandbox.zygotes import owned_resources
 from tests.sandbox.roots import HOST, MEGABYTE, require_host_root
-from tests.sandbox.workspace_attacks import PYTHON, SHELL
+from tests.sandbox.workspace_attacks import PYTHON, SHELL, SIGNALS_TO_THE_INIT
+
+FILL_SOCKETS = """
+import socket
+pairs = []
+while True:
+    one, other = socket.socketpair()
+    one.setblocking(False)
+    pairs.append((one, other))
+    try:
+        while True:
+            one.send(bytes(60000))
+    except BlockingIOError:
+        pass
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +48,7 @@ def test_root_inside_is_not_root_outside(workspace: Workspace, attack: str) -> N
 
 
 def test_the_init_cannot_be_killed(workspace: Workspace) -> None:
-    workspace.run("kill -9 1; kill -STOP 1; kill -9 -1")
+    workspace.run(SIGNALS_TO_THE_INIT)
     assert workspace.run("echo alive").output == "alive\n"
 
 
@@ -114,4 +130,17 @@ def test_memory_is_limited() -> None:
             pytest.skip("this machine has no python3 to try")
         answer = workspace.run("python3 -c 'x = bytearray(1 << 30)'")
         assert answer.exit_code != 0
+        assert workspace.run("echo after").output == "after\n"
+
+
+def test_memory_in_sockets_ends_whoever_holds_it_and_not_the_session() -> None:
+    require_host_root()
+    small = dataclasses.replace(HOST, memory_bytes=16 * MEGABYTE, disk_bytes=MEGABYTE, open_files=4096)
+    with Workspace(small) as workspace:
+        if workspace.run("command -v python3").exit_code:
+            pytest.skip("this machine has no python3 to try")
+        if "memory" in owned_resources().groups.unavailable:
+            pytest.skip("no control group counts the memory in sockets here")
+        workspace.write_file("/tmp/fill.py", FILL_SOCKETS.encode())
+        assert workspace.run("python3 /tmp/fill.py").outcome is CommandOutcome.OUT_OF_MEMORY
         assert workspace.run("echo after").output == "after\n"

@@ -26,6 +26,8 @@ PYTHON = {
     "old mount call": "import ctypes; assert ctypes.CDLL(None).mount(b'x', b'/mnt', b'tmpfs', 0, None) == -1",
     "vsock": "import socket\ntry: socket.socket(40, socket.SOCK_STREAM)\n"
     "except OSError: pass\nelse: raise SystemExit(1)",
+    "raw socket": "import socket\ntry: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)\n"
+    "except OSError: pass\nelse: raise SystemExit(1)",
     "unshare call": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == -1",
     "trusted attribute": "import os\ntry: os.setxattr('/root', 'trusted.overlay.opaque', b'y')\n"
     "except OSError: pass\nelse: raise SystemExit(1)",
@@ -41,6 +43,9 @@ SHELL = {
     "character device": "mknod /root/mem c 1 1 && head -c 1 /root/mem",
     "kernel setting": "echo 1 > /proc/sys/kernel/printk",
     "core pattern": "echo '|/root/x' > /proc/sys/kernel/core_pattern",
+    "namespaces of all": "cd /proc/sys/user && left=$(cat max_mnt_namespaces) && echo $left > max_mnt_namespaces",
+    "host name by a setting": "echo other > /proc/sys/kernel/hostname",
+    "network setting": "echo 1 > /proc/sys/net/ipv4/ip_forward",
     "sysrq": "echo b > /proc/sysrq-trigger",
     "clock": "date -s '2001-01-01'",
     "host name": "hostname other",
@@ -55,6 +60,9 @@ SHELL = {
 NAMES = [*PYTHON, *SHELL, "end of the init", "disk", "processes"]
 """Every attack, in the order in which they are tried."""
 
+SIGNALS_TO_THE_INIT = "for number in $(seq 64); do kill -$number 1; done; kill -9 -1"
+"""The last one ends the shell with all other processes."""
+
 HELD, UNTRIED, BROKEN = "held", "cannot be tried", "BROKEN"
 
 
@@ -67,7 +75,7 @@ def attack_all(workspace: Workspace) -> Iterator[tuple[str, str]]:
     for name, command in SHELL.items():
         status = workspace.run(command).exit_code
         yield name, BROKEN if status == 0 else UNTRIED if status == 127 else HELD
-    workspace.run("kill -9 1; kill -STOP 1; kill -9 -1")
+    workspace.run(SIGNALS_TO_THE_INIT)
     yield "end of the init", HELD if workspace.run("echo alive").output == "alive\n" else BROKEN
     full = workspace.run("for i in 1 2 3 4; do head -c 30000000 /dev/zero > /root/f$i; done; rm -f /root/f*")
     yield "disk", HELD if "No space left" in full.output else BROKEN

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from . import kernel
 from .kernel import check, libc
 
-CAPABILITIES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 18, 24, 27, 29, 31)
-"""What root may do on its own root file system: chown, dac_override, dac_read_search, fowner, fsetid, kill,
-setgid, setuid, setpcap, net_bind_service, net_raw, sys_chroot, sys_resource, mknod, audit_write, setfcap."""
+CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31)
+"""What package managers, `su` and servers need of root: chown, dac_override, fowner, fsetid, kill, setgid,
+setuid, setpcap, net_bind_service, sys_chroot, audit_write, setfcap. Not among them: sys_resource, which
+changes limits that all sessions of a store share, and net_raw, whose sockets hold memory that no control
+group counts."""
+_KILLED_FIRST = b"500"
+"""For the kernel, when memory is used up: sooner than the init, which has nothing to do with it."""
 _DROP_FROM_BOUND, _CLEAR_AMBIENT, _AMBIENT = 24, 4, 47
 _LAST_TRIED = 63
 _VERSION_3 = 0x20080522
@@ -38,6 +42,8 @@ class Confinement:
             kernel.install_filter(self.seccomp.header)
         _keep_capabilities(CAPABILITIES)
         kernel.set_dumpable(True)
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(_KILLED_FIRST)
 
 
 def _keep_capabilities(kept: Sequence[int]) -> None:

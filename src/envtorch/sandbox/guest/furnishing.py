@@ -16,6 +16,8 @@ _LINKS = {
     "stderr": "/proc/self/fd/2",
 }
 _FOLDERS = {"dev": 0o755, "proc": 0o555, "tmp": 0o1777, "run": 0o755, "root": 0o700}
+_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "scsi", "asound", "mtrr")
+"""Below /proc: what is the machine's or the user namespace's and not a process's."""
 _SET_FLAGS, _UP = 0x8914, 1
 MOVED = ("dev", "proc")
 """What follows a session from one root to the next."""
@@ -33,6 +35,7 @@ def enter(tree: int, *, hostname: str, shared_memory_bytes: int) -> None:
     _make_devices(f"{place}/dev", shared_memory_bytes)
     flags = kernel.NO_SETUID | kernel.NO_DEVICES | kernel.NO_EXEC
     kernel.mount("proc", f"{place}/proc", "proc", flags)
+    _protect_settings(f"{place}/proc")
     kernel.set_hostname(hostname)
     _name_host(place, hostname)
     kernel.pivot_root(place)
@@ -58,6 +61,16 @@ def listen_on_loopback(port: int) -> int:
     listener.bind(("127.0.0.1", port))
     listener.listen(64)
     return listener.detach()
+
+
+def _protect_settings(place: str) -> None:
+    """Make what changes the kernel's settings read-only. All sessions of a store share a user namespace, and
+    root in it may write to /proc/sys/user: how many namespaces, for one, there may be for all of them."""
+    for name in _SETTINGS:
+        path = f"{place}/{name}"
+        if os.path.exists(path):  # not every kernel has all of them
+            kernel.mount(path, path, None, kernel.BIND | kernel.RECURSIVE)
+            kernel.make_read_only(path)
 
 
 def _make_devices(place: str, shared_memory_bytes: int) -> None:

@@ -221,7 +221,8 @@ def live(
     """As the first process in new namespaces: enter the root, tell the owner, serve it."""
     try:
         os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGINT):  # the kernel drops what a first process has no handler for
+            signal.signal(number, signal.SIG_DFL)
         kernel.set_dumpable(False)
         watch = os.pidfd_open(os.getpid())
         _close_all_but(control.fileno(), tree, watch)
