@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from envtorch.sandbox import CommandOutcome, Workspace
+from envtorch.sandbox.monitor import memory_limit
 from envtorch.sandbox.zygotes import owned_resources
 from tests.sandbox.roots import HOST, MEGABYTE, require_host_root
 from tests.sandbox.workspace_attacks import PYTHON, SHELL, SIGNALS_TO_THE_INIT
 
-FILL_SOCKETS = """
+SMALL = dataclasses.replace(HOST, memory_bytes=16 * MEGABYTE, disk_bytes=MEGABYTE, open_files=4096)
+SOCKETS = {
+    "unix": """
 import socket
 pairs = []
 while True:
@@ -24,6 +27,39 @@ while True:
             one.send(bytes(60000))
     except BlockingIOError:
         pass
+""",
+    "netlink": """
+import socket, struct, time
+wrong = struct.pack("IHHII", 16 + 100000, 999, 5, 1, 0) + bytes(100000)  # the answer repeats it
+keep = []
+for _ in range(1000):
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    keep.append(one)
+    for _ in range(4):
+        one.send(wrong)
+time.sleep(60)
+""",
+}
+FILL_DATAGRAMS = """
+import socket
+keep, held = [], 0
+for _ in range(1000):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind(("127.0.0.1", 0))
+    one.setblocking(False)
+    keep.append(one)
+    for _ in range(4):
+        try:
+            one.sendto(bytes(60000), one.getsockname())
+        except OSError:
+            pass
+for one in keep:
+    try:
+        while True:
+            held += len(one.recv(1 << 17))
+    except BlockingIOError:
+        pass
+print(held)
 """
 
 
@@ -133,14 +169,55 @@ def test_memory_is_limited() -> None:
         assert workspace.run("echo after").output == "after\n"
 
 
-def test_memory_in_sockets_ends_whoever_holds_it_and_not_the_session() -> None:
+@pytest.mark.parametrize("sockets", SOCKETS)
+def test_memory_in_sockets_ends_whoever_holds_it_and_not_the_session(sockets: str) -> None:
     require_host_root()
-    small = dataclasses.replace(HOST, memory_bytes=16 * MEGABYTE, disk_bytes=MEGABYTE, open_files=4096)
-    with Workspace(small) as workspace:
+    with Workspace(SMALL) as workspace:
+        if workspace.run("command -v python3").exit_code:
+            pytest.skip("this machine has no python3 to try")
+        if sockets == "unix" and "memory" in owned_resources().groups.unavailable:
+            pytest.skip("no control group counts the memory in sockets here")
+        workspace.write_file("/tmp/fill.py", SOCKETS[sockets].encode())
+        answer = workspace.run("python3 /tmp/fill.py", timeout_s=60)
+        assert answer.outcome is CommandOutcome.OUT_OF_MEMORY, answer
+        assert workspace.run("echo after").output == "after\n"
+
+
+def test_memory_in_datagrams_is_limited() -> None:
+    """What is sent beyond the limit is lost, as on any network."""
+    require_host_root()
+    with Workspace(SMALL) as workspace:
         if workspace.run("command -v python3").exit_code:
             pytest.skip("this machine has no python3 to try")
         if "memory" in owned_resources().groups.unavailable:
             pytest.skip("no control group counts the memory in sockets here")
-        workspace.write_file("/tmp/fill.py", FILL_SOCKETS.encode())
-        assert workspace.run("python3 /tmp/fill.py").outcome is CommandOutcome.OUT_OF_MEMORY
+        workspace.write_file("/tmp/send.py", FILL_DATAGRAMS.encode())
+        answer = workspace.run("python3 /tmp/send.py", timeout_s=60)
+        held = int(answer.output) if answer.exit_code == 0 else 0
+        assert held <= memory_limit(SMALL)
         assert workspace.run("echo after").output == "after\n"
+
+
+def test_programs_list_interfaces_and_change_their_own_processes(workspace: Workspace) -> None:
+    listed = workspace.execute(["python3", "-c", "import socket; print(socket.if_nameindex()[0][1])"])
+    assert listed.stdout == b"lo\n", listed.stderr
+    own = "import os, resource; resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, (64, 64))"
+    threads = "import os, threading; os.sched_setaffinity(threading.get_native_id(), os.sched_getaffinity(0))"
+    for code in (own, threads, "import os; os.setpriority(os.PRIO_PROCESS, os.getpid(), 1)"):
+        done = workspace.execute(["python3", "-c", code])
+        assert done.exit_status == 0, done.stderr
+
+
+@pytest.mark.parametrize("trick", ["rm /dev/ptmx", "ln -sf /dev/null /dev/ptmx", "rm -r /dev/fd /dev/null"])
+def test_a_shell_starts_whatever_is_in_dev(trick: str) -> None:
+    require_host_root()
+    with Workspace(HOST) as workspace:
+        workspace.run(f"{trick}; exit 3")
+        assert workspace.run("echo after").output == "after\n"
+
+
+def test_a_name_that_cannot_be_is_refused_as_a_file_is(workspace: Workspace) -> None:
+    with pytest.raises(OSError, match="null"):
+        workspace.read_file("a\0b")
+    with pytest.raises(OSError, match="null"):
+        workspace.write_file("a\0b", b"")

@@ -28,6 +28,18 @@ PYTHON = {
     "except OSError: pass\nelse: raise SystemExit(1)",
     "raw socket": "import socket\ntry: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)\n"
     "except OSError: pass\nelse: raise SystemExit(1)",
+    "messages to itself": "import socket\nfor protocol in range(1, 24):\n"
+    "    try: socket.socket(16, socket.SOCK_RAW, protocol)\n"
+    "    except OSError: pass\n    else: raise SystemExit(1)",
+    "limits of the init": "import resource\ntry: resource.prlimit(1, resource.RLIMIT_NOFILE, (256, 256))\n"
+    "except PermissionError: pass\nelse: raise SystemExit(1)",
+    "priority of the init": "import os\ntry: os.setpriority(os.PRIO_PROCESS, 1, 1)\n"
+    "except PermissionError: pass\nelse: raise SystemExit(1)",
+    "processors of the init": "import os\ntry: os.sched_setaffinity(1, os.sched_getaffinity(1))\n"
+    "except PermissionError: pass\nelse: raise SystemExit(1)",
+    "asynchronous input of all": "import ctypes, errno; l = ctypes.CDLL(None, use_errno=True)\n"
+    "assert l.syscall(206, 1, ctypes.byref(ctypes.c_ulong())) == -1\n"
+    "assert ctypes.get_errno() == errno.ENOSYS",
     "unshare call": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == -1",
     "trusted attribute": "import os\ntry: os.setxattr('/root', 'trusted.overlay.opaque', b'y')\n"
     "except OSError: pass\nelse: raise SystemExit(1)",
@@ -43,7 +55,7 @@ SHELL = {
     "character device": "mknod /root/mem c 1 1 && head -c 1 /root/mem",
     "kernel setting": "echo 1 > /proc/sys/kernel/printk",
     "core pattern": "echo '|/root/x' > /proc/sys/kernel/core_pattern",
-    "namespaces of all": "cd /proc/sys/user && left=$(cat max_mnt_namespaces) && echo $left > max_mnt_namespaces",
+    "namespaces of all": "cd /proc/sys/user && n=$(cat max_mnt_namespaces) && echo $n > max_mnt_namespaces",
     "host name by a setting": "echo other > /proc/sys/kernel/hostname",
     "network setting": "echo 1 > /proc/sys/net/ipv4/ip_forward",
     "sysrq": "echo b > /proc/sysrq-trigger",

@@ -14,6 +14,8 @@ _FILES: Mapping[int, Mapping[str, str]] = {
     1: {"memory": "memory.limit_in_bytes", "pids": "pids.max", "oom": "memory.oom_control"},
     2: {"memory": "memory.max", "pids": "pids.max", "oom": "memory.events"},
 }
+_SOCKET_MEMORY = "memory.kmem.tcp.limit_in_bytes"
+"""Of TCP and UDP. Version 1 does not count it before it has a limit; in version 2 it is part of the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ class Hierarchy:
         limits = {"memory": memory_bytes, "pids": processes}
         for controller, folder in group.folders.items():
             (folder / _FILES[self.version][controller]).write_text(str(limits[controller]))
+        if self.version == 1 and "memory" in group.folders:
+            with contextlib.suppress(OSError):  # a kernel that counts no memory of sockets
+                (group.folders["memory"] / _SOCKET_MEMORY).write_text(str(memory_bytes))
         return group
 
     def remove(self) -> None:

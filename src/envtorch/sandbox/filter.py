@@ -4,7 +4,7 @@ Default deny: a call that is not named here does not exist (ENOSYS), whatever a 
 that escapes are made of are refused with EPERM, so that a program which tries one gets an honest answer.
 
 Every process of a sandbox has one of two programs, `PRIVATE_ROOT` or `SHARED_ROOT`; an agent's processes on a
-writable root have `WRITABLE_ROOT` instead. Of the first two, those that run the
+writable root have `WRITABLE_ROOT` and `BESIDE_INIT` instead. Of the first two, those that run the
 agent's code have one more on top, `AGENT` or `AGENT_WITHOUT_SIGNALS`, which takes away what the init needs
 and the agent does not: above all, to change anything about another process.
 
@@ -40,6 +40,7 @@ from .syscalls import (
 __all__ = [
     "AGENT",
     "AGENT_WITHOUT_SIGNALS",
+    "BESIDE_INIT",
     "KINDS",
     "PRIVATE_ROOT",
     "SHARED_ROOT",
@@ -58,14 +59,22 @@ AGENT, AGENT_WITHOUT_SIGNALS = "agent", "agent-without-signals"
 where there is no process namespace either."""
 WRITABLE_ROOT = "writable-root"
 """For an agent's processes on a root file system of their own that they may change."""
-KINDS = (PRIVATE_ROOT, SHARED_ROOT, AGENT, AGENT_WITHOUT_SIGNALS, WRITABLE_ROOT)
+BESIDE_INIT = "beside-init"
+"""For the same processes, besides: it keeps them from changing the limits of their init, which is ours with
+the user id of an agent that is root. Those of other processes they may change, which takes a program of its
+own: no condition of a default-deny program says "any number but 1"."""
+KINDS = (PRIVATE_ROOT, SHARED_ROOT, AGENT, AGENT_WITHOUT_SIGNALS, WRITABLE_ROOT, BESIDE_INIT)
 
 _NEW_NAMESPACES = 0x7E020080
 """Every namespace flag of clone: user, pid, net, ipc, uts, cgroup, mount, time."""
 _SOCKET_TYPE, _STREAM, _PACKETS = 0xF, 1, 5
 _UNIX = 1
-_OWN_FAMILIES = (_UNIX, 2, 10, 16)
-"""Of sockets in a network namespace of their own: unix, IPv4, IPv6 and netlink."""
+_OWN_FAMILIES = (_UNIX, 2, 10)
+"""Of sockets in a network namespace of their own: unix, IPv4 and IPv6."""
+_NETLINK, _ROUTE = 16, 0
+"""Programs list network interfaces with the latter, a protocol of the former."""
+_INIT = 1
+"""The process id of the first process in its process namespace."""
 _OWN_GROUP = 1
 """The process group, for `setpriority`; 0 is one process, and 2 all of a user."""
 _NO_RANDOM_ADDRESSES = 0x0040000
@@ -98,6 +107,8 @@ class Rule:
     name: str
     allow: bool
     conditions: tuple[Condition, ...] = ()
+    error: int = errno.EPERM
+    """What a refused call fails with."""
 
 
 def rules(kind: str) -> list[Rule]:
@@ -106,6 +117,8 @@ def rules(kind: str) -> list[Rule]:
         return _agent_rules(signals=kind == AGENT)
     if kind == WRITABLE_ROOT:
         return _writable_root_rules()
+    if kind == BESIDE_INIT:
+        return _beside_init_rules()
     private_root = kind == PRIVATE_ROOT
     found = [Rule(name, False) for name in REFUSED]
     found += [Rule(name, True) for name in ALLOWED]
@@ -129,11 +142,22 @@ def _writable_root_rules() -> list[Rule]:
     found += [Rule(name, True) for name in allowed if name not in ("socket", "socketpair")]
     # Of other families some, as vsock, know no namespaces: the machine and all sessions share their ports.
     found += [Rule("socket", True, ((0, "MASKED_EQ", _INT, family),)) for family in _OWN_FAMILIES]
+    # Messages to oneself, as other protocols carry them, are memory that no control group counts.
+    # The answer is that of a kernel without such a protocol: `useradd` then does without NETLINK_AUDIT.
+    netlink: Condition = (0, "MASKED_EQ", _INT, _NETLINK)
+    found.append(Rule("socket", True, (netlink, (2, "EQ", _ROUTE, 0))))
+    found.append(Rule("socket", False, (netlink, (2, "NE", _ROUTE, 0)), errno.EPROTONOSUPPORT))
     found.append(Rule("socketpair", True, ((0, "MASKED_EQ", _INT, _UNIX),)))
     found.append(Rule("setns", False))
     found.append(Rule("clone", True, ((0, "MASKED_EQ", _NEW_NAMESPACES, 0),)))
     personas = (0, _NO_RANDOM_ADDRESSES, 0xFFFFFFFF)
     return found + [Rule("personality", True, ((0, "EQ", persona, 0),)) for persona in personas]
+
+
+def _beside_init_rules() -> list[Rule]:
+    """The kernel itself refuses to change how a process is scheduled that has more capabilities, and asks for
+    the same user only where limits are changed. `WRITABLE_ROOT` decides about the rest."""
+    return [Rule("prlimit64", False, ((0, "MASKED_EQ", _INT, _INIT), (2, "NE", 0, 0)))]
 
 
 def _agent_rules(*, signals: bool) -> list[Rule]:
@@ -193,7 +217,7 @@ def _compile(lib: Any, kind: str, architecture: Any) -> bytes:
     for rule in rules(kind):
         number = _number(lib, rule.name)
         if number >= 0:
-            action = lib.ALLOW if rule.allow else lib.ERRNO(errno.EPERM)
+            action = lib.ALLOW if rule.allow else lib.ERRNO(rule.error)
             made.add_rule(action, number, *_conditions(lib, rule))
     with tempfile.TemporaryFile() as file:
         made.export_bpf(file)

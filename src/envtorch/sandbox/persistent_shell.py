@@ -76,7 +76,10 @@ class PersistentShell:
         self._put_file = put_file
         self.plan = dict(plan)
         self.job = f"shell-{secrets.token_hex(4)}"
-        _, given = channel.ask({"op": "shell", "job": self.job, "plan": self.plan})
+        try:
+            _, given = channel.ask({"op": "shell", "job": self.job, "plan": self.plan})
+        except OSError as error:
+            raise EnvironmentFailed(f"no shell could be started: {error}. Start a new session") from error
         self._ends = ShellEnds(*given)
         for descriptor in self._ends.all():
             os.set_blocking(descriptor, False)

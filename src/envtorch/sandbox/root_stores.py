@@ -16,7 +16,7 @@ import msgspec
 from envtorch.errors import ConfigurationError, EnvironmentFailed, OutOfResources
 
 from . import protocol
-from .filter import WRITABLE_ROOT, compile_filter
+from .filter import BESIDE_INIT, WRITABLE_ROOT, compile_filter
 from .helper_processes import HelperProcess, HelperProcesses
 from .prepared_roots import RootCache
 from .root_names import HOST
@@ -101,10 +101,13 @@ class RootStore(HelperProcess):
         self.image = reply.layers
 
     def _prepare(self, root: str) -> StoreReply:
-        program = compile_filter(WRITABLE_ROOT)
-        if program.program is None:
-            raise ConfigurationError(f"a writable root needs a system call filter: {program.why_not}")
-        settings = {"root": root, "program": base64.b64encode(program.program).decode()}
+        programs = []
+        for kind in (WRITABLE_ROOT, BESIDE_INIT):
+            compiled = compile_filter(kind)
+            if compiled.program is None:
+                raise ConfigurationError(f"a writable root needs a system call filter: {compiled.why_not}")
+            programs.append(base64.b64encode(compiled.program).decode())
+        settings = {"root": root, "programs": programs}
         self.channel.send(protocol.encode(settings))
         reply, _ = receive_reply(self.channel)
         return reply

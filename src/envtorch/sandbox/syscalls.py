@@ -78,7 +78,8 @@ WORKSPACE = _names("""
 socket socketpair connect bind listen accept accept4 shmget shmat shmdt shmctl semget semop semctl semtimedop
 msgget msgsnd msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr mbind
 get_mempolicy set_mempolicy memfd_create chroot pidfd_open sched_setscheduler sched_setparam sched_setattr
-ioprio_set ioprio_get readahead io_setup io_submit io_getevents io_destroy io_cancel io_pgetevents
+ioprio_set ioprio_get readahead
 """)
 """What package managers, servers and databases need besides, on a writable root: there the network, ipc and
-process namespaces are the wall, and these calls reach nothing beyond them."""
+process namespaces are the wall, and these calls reach nothing beyond them. Asynchronous I/O (`io_setup`) is
+not among them: its slots are counted for the whole machine, and databases do without it."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from .guest.processes import descendants, mark
 
-__all__ = ["Usage", "measure"]
+__all__ = ["Usage", "measure", "netlink_bytes"]
 
 _KILOBYTE = 1024
+_WAITING_FIELD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,14 @@ def measure(init: int, interpreters: Iterable[int], *, own_mark: int | None, eno
     if memory > enough_bytes:
         memory = sum(map(_exact_memory, found))
     return Usage(len(found), threads, memory, descriptors)
+
+
+def netlink_bytes(process: int) -> int:
+    """What waits to be read in the netlink sockets of a process's network: control groups do not count it."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/net/netlink", "rb") as file:
+        lines = [line.split() for line in file.read().splitlines()[1:]]
+        return sum(int(words[_WAITING_FIELD]) for words in lines)
+    return 0
 
 
 def _members(init: int, interpreters: Iterable[int]) -> Iterator[int]:

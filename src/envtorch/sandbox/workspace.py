@@ -1,6 +1,7 @@
 """`Workspace`: a session on a root file system of its own that an agent may change."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 import secrets
@@ -23,7 +24,7 @@ from .root_stores import RootStore, RunningProcess, root_store_for
 from .session_shell import SessionShell
 from .session_start import ROOT, SessionStart, other_than_root
 from .shell_results import CommandResult, FoundLine, Listing
-from .usage import Usage, measure
+from .usage import Usage, measure, netlink_bytes
 from .workspace_channel import WorkspaceChannel
 from .workspace_limits import rlimits_for
 from .workspace_operations import decode_lines, decode_listing, operate, raise_reported
@@ -138,7 +139,8 @@ class Workspace:
         return channel
 
     def _limit(self) -> None:
-        """Put the init under a control group, before it has started anything; else have it watched."""
+        """Put the init under a control group, before it has started anything, and have watched what the
+        group does not count."""
         owned = owned_resources()
         self._group = owned.groups.create(
             memory_bytes=memory_limit(self.policy), processes=process_limit(self.policy)
@@ -146,8 +148,7 @@ class Workspace:
         process = self._channel.process()
         if self._group is not None and process is not None:
             self._group.add(process)
-        if owned.groups.unavailable:
-            owned.monitor.add(self)
+        owned.monitor.add(self)
 
     def close(self, *, keep_layers: bool = False) -> None:
         """End everything in the session. What others still stand on is kept for them; with `keep_layers` all
@@ -457,11 +458,15 @@ class Workspace:
             raise ConfigurationError(f"this machine cannot protect what the policy requires: {reasons}")
 
     def measure_usage(self) -> Usage | None:
-        """What the processes of the session use; None when it has ended."""
+        """What the session uses of what no control group counts; None when it has ended."""
         init = None if self._closed else self._channel.process()
         if init is None:
             return None
-        return measure(init, [], own_mark=None, enough_bytes=memory_limit(self.policy))
+        waiting = netlink_bytes(init)
+        if not owned_resources().groups.unavailable:
+            return Usage(0, 0, waiting, 0)
+        usage = measure(init, [], own_mark=None, enough_bytes=memory_limit(self.policy))
+        return dataclasses.replace(usage, memory_bytes=usage.memory_bytes + waiting)
 
     def end_excess(self, excess: Excess, usage: Usage) -> None:
         """End every process, when they use too much together and no control group says so."""

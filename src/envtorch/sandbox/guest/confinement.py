@@ -23,23 +23,23 @@ _VERSION_3 = 0x20080522
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The filter and the limits of one session's processes."""
+    """The filters and the limits of one session's processes."""
 
-    seccomp: kernel.Seccomp | None
+    filters: Sequence[kernel.Seccomp]
     rlimits: Mapping[int, int]
 
     def apply(self) -> None:
         """For good, and for all children. The next `exec` as root gives `CAPABILITIES` and no more.
 
-        `no_new_privs` stays off, so that `su` and `sudo` work: the kernel takes a filter without it from a
+        `no_new_privs` stays off, so that `su` and `sudo` work: the kernel takes filters without it from a
         process that may administer its user namespace, which this one may until the last line.
         """
         for kind, limit in self.rlimits.items():
             _, most = resource.getrlimit(kind)
             value = limit if most == resource.RLIM_INFINITY else min(limit, most)
             resource.setrlimit(kind, (value, value))
-        if self.seccomp is not None:
-            kernel.install_filter(self.seccomp.header)
+        for one in self.filters:
+            kernel.install_filter(one.header)
         _keep_capabilities(CAPABILITIES)
         kernel.set_dumpable(True)
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:

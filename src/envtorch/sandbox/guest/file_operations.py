@@ -5,6 +5,7 @@ reported. It shares no memory with the agent's processes, so its answer cannot b
 and a `Workspace` have the same operations.
 """
 
+import errno
 import json
 import os
 import sys
@@ -34,7 +35,8 @@ def perform(request: Mapping[str, Any]) -> int:
             if "environment" in arguments:
                 arguments["environment"] |= {"HOME": account.home, "USER": account.name}
         operation(**arguments)
-    except OSError as error:
+    except (OSError, ValueError) as failure:  # ValueError: a path with a NUL in it
+        error = failure if isinstance(failure, OSError) else OSError(errno.EINVAL, str(failure))
         os.write(2, json.dumps({"errno": error.errno or 0, "message": error.strerror or str(error)}).encode())
         return FAILED
     return 0

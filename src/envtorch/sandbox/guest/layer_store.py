@@ -48,7 +48,7 @@ class StoredSession:
 class LayerStore:
     """All layers, and which session stands on which."""
 
-    seccomp: kernel.Seccomp | None
+    filters: Sequence[kernel.Seccomp]
     image: list[str]
     sessions: dict[str, StoredSession] = field(default_factory=dict)
     disks: set[str] = field(default_factory=set)
@@ -79,7 +79,7 @@ class LayerStore:
             if network is not None:
                 kernel.setns(network, kernel.NEW_NET)
             channel = socket.SocketType(fileno=os.dup(control))
-            workspace_init.live(channel, root, settings, self.seccomp)
+            workspace_init.live(channel, root, settings, self.filters)
 
     def stack(self, name: str) -> Steps:
         """Freeze what a session has changed, as a layer; answers with a new overlay above it. When it fails,
@@ -284,9 +284,8 @@ def _prepare(settings: Mapping[str, Any]) -> LayerStore:
         os.mkdir(f"{STORE}/mask")
         layers.mask_host(f"{STORE}/mask", f"{STORE}/image")
         image.insert(0, f"{STORE}/mask")
-    program = settings["program"]
-    seccomp = kernel.Seccomp(base64.b64decode(program)) if program is not None else None
-    return LayerStore(seccomp, image)
+    filters = [kernel.Seccomp(base64.b64decode(program)) for program in settings["programs"]]
+    return LayerStore(filters, image)
 
 
 def _map_range(process: int) -> None:

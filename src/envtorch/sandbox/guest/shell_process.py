@@ -103,8 +103,11 @@ class ShellPlan:
 
 
 def start(plan: ShellPlan, lock: Callable[[], None]) -> tuple[int, ShellEnds]:
-    """Fork a shell on a terminal of its own. `lock` gives up every privilege, in the child."""
-    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    """Fork a shell on a terminal of its own. `lock` gives up every privilege, in the child.
+
+    /dev belongs to the agent, which may replace /dev/ptmx; what is in /dev/pts is the kernel's.
+    """
+    master = os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(master, _UNLOCK, struct.pack("i", 0))
     (number,) = struct.unpack("i", fcntl.ioctl(master, _NUMBER, bytes(4)))
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", plan.rows, plan.columns, 0, 0))

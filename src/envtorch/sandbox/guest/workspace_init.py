@@ -216,12 +216,15 @@ def _foreground_of(process: int) -> int:
 
 
 def live(
-    control: "socket.SocketType", tree: int, settings: Mapping[str, Any], seccomp: kernel.Seccomp | None
+    control: "socket.SocketType", tree: int, settings: Mapping[str, Any], filters: Sequence[kernel.Seccomp]
 ) -> NoReturn:
     """As the first process in new namespaces: enter the root, tell the owner, serve it."""
     try:
         os.setsid()
-        for number in (signal.SIGCHLD, signal.SIGINT):  # the kernel drops what a first process has no handler for
+        for number in (
+            signal.SIGCHLD,
+            signal.SIGINT,
+        ):  # the kernel drops what a first process has no handler for
             signal.signal(number, signal.SIG_DFL)
         kernel.set_dumpable(False)
         watch = os.pidfd_open(os.getpid())
@@ -235,7 +238,7 @@ def live(
         wire.send_packet(control, {"event": "ready"}, [watch])
         os.close(watch)
         rlimits = {int(kind): limit for kind, limit in settings["rlimits"].items()}
-        WorkspaceInit(control, Confinement(seccomp, rlimits)).serve()
+        WorkspaceInit(control, Confinement(filters, rlimits)).serve()
     except BaseException as error:
         number = error.errno if isinstance(error, OSError) else None
         with contextlib.suppress(OSError):
