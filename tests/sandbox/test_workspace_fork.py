@@ -1,15 +1,20 @@
 """Copies of sessions on a writable root, and what they leave."""
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from envtorch.errors import Unsupported
-from envtorch.sandbox import Workspace
-from envtorch.sandbox.root_stores import root_store_for
+from envtorch.errors import EnvironmentFailed, Unsupported
+from envtorch.sandbox import Workspace, workspace_channel
+from envtorch.sandbox.guest.processes import status
+from envtorch.sandbox.root_stores import StoreReply, root_store_for
+from envtorch.sandbox.workspace_channel import WorkspaceChannel
 from tests.sandbox.roots import HOST, SLEEPER, require_host_root
+from tests.support import eventually
 
 
 @pytest.fixture
@@ -154,3 +159,76 @@ def test_nothing_is_left_of_closed_sessions() -> None:
     assert set(os.listdir("/proc/self/fd")) == before
     assert Path("/proc/self/mountinfo").read_text() == mounts
     assert inside.read_text() == stored
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "rm -rf /run",
+        "rm -rf /run; ln -s /dev /run",
+        "rm -rf /run; touch /run",
+        "rm -f /etc/hosts; mkdir /etc/hosts",
+        "rm -f /etc/hosts; mkfifo /etc/hosts",
+        "rm -f /etc/resolv.conf; ln -s /etc/passwd /etc/resolv.conf",
+        "cd /; rm -rf /tmp; ln -s /nonexistent /tmp",
+        "cd /; rm -rf /root; ln -s /nonexistent /root",
+        "rm -rf /etc; touch /etc",
+        "chmod 0 /",
+    ],
+)
+def test_a_session_is_copied_whatever_was_done_to_its_folders(workspace: Workspace, trick: str) -> None:
+    workspace.run(trick)
+    workspace.run("echo before > /var/mark")
+    (copy,) = workspace.fork()
+    with copy:
+        assert copy.run("cat /var/mark; ls -d /dev/null /proc/self").output.split() == [
+            "before",
+            "/dev/null",
+            "/proc/self",
+        ]
+    assert workspace.run("echo after >> /var/mark; cat /var/mark").output == "before\nafter\n"
+    assert "before" in workspace.read_file("/var/mark").decode()
+
+
+def test_a_copy_that_cannot_be_made_leaves_the_session_as_it_was(workspace: Workspace) -> None:
+    workspace.run("echo before > /root/mark")
+    ask = workspace._channel.ask
+
+    def refuse(request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
+        """Has the init enter what is no root."""
+        if request["op"] != "reenter":
+            return ask(request, descriptors)
+        with open("/dev/null", "rb") as file:
+            return ask(request, [file.fileno()])
+
+    workspace._channel.ask = refuse  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentFailed, match="could not be copied"):
+        workspace.fork()
+    workspace._channel.ask = ask  # type: ignore[method-assign]
+    assert workspace.run("echo after >> /root/mark; cat /root/mark").output == "before\nafter\n"
+    (copy,) = workspace.fork()
+    with copy:
+        assert copy.run("cat /root/mark").output == "before\nafter\n"
+
+
+def test_a_session_that_does_not_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_host_root()
+    started: list[int] = []
+
+    def hang(channel: WorkspaceChannel) -> None:
+        process = channel.process()
+        assert process is not None
+        started.append(process)
+        os.kill(process, signal.SIGSTOP)
+        raise EnvironmentFailed("it did not answer")
+
+    monkeypatch.setattr(workspace_channel, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(WorkspaceChannel, "await_ready", hang)
+    with pytest.raises(EnvironmentFailed, match="did not answer"):
+        Workspace(HOST)
+    eventually(lambda: not is_alive(started[0]), "the end of the session's init")
+
+
+def is_alive(process: int) -> bool:
+    found = status(process)
+    return found is not None and found.lives

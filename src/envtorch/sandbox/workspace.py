@@ -25,7 +25,7 @@ from .session_shell import SessionShell
 from .session_start import ROOT, SessionStart, other_than_root
 from .shell_results import CommandResult, FoundLine, Listing
 from .usage import Usage, measure, netlink_bytes
-from .workspace_channel import WorkspaceChannel
+from .workspace_channel import WorkspaceChannel, told_as_failure
 from .workspace_limits import rlimits_for
 from .workspace_operations import decode_lines, decode_listing, operate, raise_reported
 from .zygotes import owned_resources
@@ -125,7 +125,8 @@ class Workspace:
         }
         channel = WorkspaceChannel(ours)
         try:
-            self._store.ask(request, descriptors)
+            _, watches = self._store.ask(request, descriptors)
+            channel.watch = watches[0] if watches else None
             theirs.close()
             channel.await_ready()
         except BaseException:
@@ -306,6 +307,7 @@ class Workspace:
         reply, _ = self._channel.ask({"op": "processes"})
         return reply.processes
 
+    @told_as_failure("the session could not be copied")
     def fork(self, n: int = 1, *, drop_processes: bool = False) -> "list[Workspace]":
         """`n` sessions with the same files and the same shell: directory, variables, functions, options.
 
@@ -392,16 +394,17 @@ class Workspace:
         Raises `OSError` (EBUSY) while anything is open for writing: the kernel makes sure of that."""
         self._require_open()
         self._channel.ask({"op": "freeze"})
+        trees: Sequence[int] = ()
         try:
             reply, trees = self._store.ask({"op": "stack", "session": self._name})
+            self._channel.ask({"op": "reenter"}, trees)
         except BaseException:
             self._channel.ask({"op": "thaw"})
             raise
-        try:
-            self._channel.ask({"op": "reenter"}, trees)
         finally:
             for tree in trees:
                 os.close(tree)
+        self._store.ask({"op": "stacked", "session": self._name, "layers": reply.layers})
         self._layers = reply.layers
         if (shell := self._shell.if_started) is not None:  # its directory is one of the old root
             shell.run('cd -- "$PWD"', mode="q", timeout_s=self.policy.timeout_s, limit=1024)

@@ -7,20 +7,31 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from envtorch.errors import EnvironmentFailed, SessionLost
+from envtorch.errors import EnvironmentFailed, EnvTorchError, SessionLost
 
 from . import protocol
 from .handle import process_behind
 from .root_stores import StoreReply, decode_reply
 
-__all__ = ["WorkspaceChannel"]
+__all__ = ["WorkspaceChannel", "told_as_failure"]
 
 _REPLY_S = 60.0
 _CLOSE_S = 10.0
 _MOST_DESCRIPTORS = 16
+
+
+@contextlib.contextmanager
+def told_as_failure(what: str) -> Iterator[None]:
+    """Raises `EnvironmentFailed` for an `OSError` that an init or its child met in work of our own."""
+    try:
+        yield
+    except EnvTorchError:
+        raise
+    except OSError as error:
+        raise EnvironmentFailed(f"{what}: {error}") from error
 
 
 class WorkspaceChannel:
@@ -38,8 +49,7 @@ class WorkspaceChannel:
 
     def await_ready(self) -> None:
         """Wait for the init's first word. Raises `EnvironmentFailed` with its reason."""
-        _, given = self._await_reply("ready", 0)
-        self.watch = given[0]
+        self._await_reply("ready", 0)
 
     def tell(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """A request without a reply."""

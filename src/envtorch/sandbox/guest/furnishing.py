@@ -1,5 +1,6 @@
 """What a writable root needs besides its files: devices, a process table, a host name, the loopback."""
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -29,7 +30,7 @@ def enter(tree: int, *, hostname: str, shared_memory_bytes: int) -> None:
     kernel.mount(None, "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     mounts.attach(tree, place)
     for name, mode in _FOLDERS.items():
-        if not os.path.isdir(f"{place}/{name}"):
+        if not os.path.lexists(f"{place}/{name}"):  # what an agent has put there instead is its own
             os.mkdir(f"{place}/{name}")
             os.chmod(f"{place}/{name}", mode)
     _make_devices(f"{place}/dev", shared_memory_bytes)
@@ -42,11 +43,25 @@ def enter(tree: int, *, hostname: str, shared_memory_bytes: int) -> None:
 
 
 def reenter(tree: int) -> None:
-    """Make another tree the root of every process here; devices and the process table move along."""
-    mounts.attach(tree, "/run")
-    for name in MOVED:
-        mounts.move(f"/{name}", f"/run/{name}")
-    kernel.pivot_root("/run")
+    """Make another tree the root of every process here; devices and the process table move along.
+
+    It is attached on top of the present root, and reached by its descriptor: every directory belongs to the
+    agent, which may have removed it. When this fails, the root is as it was.
+    """
+    mounts.attach(tree, "/")
+    os.fchdir(tree)
+    moved: list[str] = []
+    try:
+        for name in MOVED:
+            mounts.move(f"/{name}", name)
+            moved.append(name)
+        kernel.pivot_root(".")
+    except OSError:
+        for name in moved:
+            mounts.move(name, f"/{name}")
+        mounts.unmount(".")
+        os.chdir("/")
+        raise
 
 
 def bring_loopback_up() -> None:
@@ -101,7 +116,10 @@ def _name_host(place: str, hostname: str) -> None:
     }
     for name, text in texts.items():
         path = f"{etc}/{name}"
-        if os.path.islink(path):
-            os.unlink(path)
+        if os.path.isdir(path) and not os.path.islink(path):
+            continue  # an agent's, in a copy of its session
+        if not os.path.isfile(path) or os.path.islink(path):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # a link would lead out of the root, and a FIFO would wait for a reader
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

@@ -42,6 +42,8 @@ class StoredSession:
     base: int
     """How many of the lowest layers are an image, which is never merged with what a session changed."""
     generation: int = 0
+    latest: int = 0
+    """The last generation that was made, which the session may have failed to enter."""
 
 
 @dataclass(slots=True)
@@ -54,8 +56,9 @@ class LayerStore:
     disks: set[str] = field(default_factory=set)
     """File systems in memory: of sessions, alive or needed by others, and of layers that were made."""
 
-    def open(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> Mapping[str, Any]:
-        """Start a session on some layers; it speaks on the first descriptor."""
+    def open(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> StoreAnswer:
+        """Start a session on some layers; it speaks on the first descriptor. The answer holds a pidfd of its
+        first process, and none if that has ended already: it says why."""
         name = request["session"]
         self._make_disk(name, request["disk_bytes"])
         lowers = [self._path(one) for one in request["layers"]]
@@ -63,29 +66,33 @@ class LayerStore:
         try:
             root = self._overlay(name, lowers, session.generation)
             try:
-                self._fork_session(root, request["settings"], *descriptors)
+                process = self._fork_session(root, request["settings"], *descriptors)
             finally:
                 os.close(root)
         except BaseException:
             self.close(name)
             raise
-        return {"event": "done"}
+        watch = []
+        with contextlib.suppress(ProcessLookupError):
+            watch.append(os.pidfd_open(process))
+        return StoreAnswer({"event": "done"}, watch)
 
     def _fork_session(
         self, root: int, settings: Mapping[str, Any], control: int, network: int | None = None
-    ) -> None:
+    ) -> int:
         process = kernel.fork_into(_WITH_NETWORK if network is None else _WITHOUT_NETWORK)
         if process == 0:
             if network is not None:
                 kernel.setns(network, kernel.NEW_NET)
             channel = socket.SocketType(fileno=os.dup(control))
             workspace_init.live(channel, root, settings, self.filters)
+        return process
 
     def stack(self, name: str) -> Steps:
-        """Freeze what a session has changed, as a layer; answers with a new overlay above it. When it fails,
-        the session is as it was."""
+        """An overlay above what a session has changed until now, which is frozen, and above its layers. It
+        becomes the session's own with `stacked`; until then the session is as it was."""
         session = self.sessions[name]
-        generation = session.generation + 1
+        session.latest = generation = session.latest + 1
         lowers = [f"{STORE}/{name}/upper{session.generation}", *session.lowers]
         own = len(lowers) - session.base
         if own > _DEEPEST:
@@ -93,8 +100,14 @@ class LayerStore:
             yield partial(_merge_anew, lowers[:own], merged)
             lowers = [merged, *lowers[own:]]
         root = self._overlay(name, lowers, generation)
-        session.lowers, session.generation = lowers, generation
         return StoreAnswer({"event": "done", "layers": self._names(lowers)}, [root])
+
+    def stacked(self, name: str, layer_names: Sequence[str]) -> Mapping[str, Any]:
+        """A session has entered the overlay that `stack` answered with."""
+        session = self.sessions[name]
+        session.lowers = [self._path(layer) for layer in layer_names]
+        session.generation = session.latest
+        return {"event": "done"}
 
     def copy(self, name: str, target: str, disk_bytes: int) -> Steps:
         """What a session has changed until now, copied as a layer of its own; the session goes on."""
@@ -168,7 +181,7 @@ class LayerStore:
     def _overlay(name: str, lowers: Sequence[str], generation: int) -> int:
         upper, work = (f"{STORE}/{name}/{kind}{generation}" for kind in ("upper", "work"))
         for folder in (upper, work):
-            os.makedirs(folder, exist_ok=True)  # an earlier attempt may have made them
+            os.mkdir(folder)
         return mounts.make_overlay(lowers, upper, work)
 
     @staticmethod
@@ -201,9 +214,11 @@ def main(channel_descriptor: int) -> None:
 def _steps(store: LayerStore, request: Mapping[str, Any], descriptors: Sequence[int]) -> Steps:
     match request["op"]:
         case "open":
-            return StoreAnswer(store.open(request, descriptors))
+            return store.open(request, descriptors)
         case "stack":
             return (yield from store.stack(request["session"]))
+        case "stacked":
+            return StoreAnswer(store.stacked(request["session"], request["layers"]))
         case "copy":
             return (yield from store.copy(request["session"], request["layer"], request["disk_bytes"]))
         case "layer":

@@ -227,16 +227,14 @@ def live(
         ):  # the kernel drops what a first process has no handler for
             signal.signal(number, signal.SIG_DFL)
         kernel.set_dumpable(False)
-        watch = os.pidfd_open(os.getpid())
-        _close_all_but(control.fileno(), tree, watch)
+        _close_all_but(control.fileno(), tree)
         furnishing.enter(
             tree, hostname=settings["hostname"], shared_memory_bytes=settings["shared_memory_bytes"]
         )
         os.close(tree)
         if settings["own_network"]:
             furnishing.bring_loopback_up()
-        wire.send_packet(control, {"event": "ready"}, [watch])
-        os.close(watch)
+        wire.send_packet(control, {"event": "ready"})
         rlimits = {int(kind): limit for kind, limit in settings["rlimits"].items()}
         WorkspaceInit(control, Confinement(filters, rlimits)).serve()
     except BaseException as error:
