@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envtorch.errors import EnvironmentFailed, Unsupported
-from envtorch.sandbox import Workspace, workspace_channel
+from envtorch.sandbox import CommandOutcome, Workspace, workspace_channel
 from envtorch.sandbox.guest.processes import status
 from envtorch.sandbox.root_stores import StoreReply, root_store_for
 from envtorch.sandbox.workspace_channel import WorkspaceChannel
@@ -232,3 +232,18 @@ def test_a_session_that_does_not_start_leaves_no_process(monkeypatch: pytest.Mon
 def is_alive(process: int) -> bool:
     found = status(process)
     return found is not None and found.lives
+
+
+def test_functions_and_aliases_with_the_names_of_builtins_hold_up_no_copy(workspace: Workspace) -> None:
+    names = "cd printf read history jobs eval umask shopt return set unset alias exec ["
+    define = "; ".join(f"function {name} {{ sleep 1000; }}" for name in names.split())
+    workspace.run("value=kept; ours() { echo called; }; export -f ours; mkdir /place; cd /place")
+    workspace.run("alias builtin='sleep 1000' command='sleep 1000'")
+    workspace.run(define)
+    answer = workspace.run('echo "$value $PWD"', timeout_s=20)
+    assert (answer.outcome, answer.output) == (CommandOutcome.OK, "kept /place\n")
+    (copy,) = workspace.fork()
+    with copy:
+        answer = copy.run('echo "$value $PWD"; ours; bash -c ours', timeout_s=20)
+        assert answer.output.splitlines() == ["kept /place", "called", "called"]
+    assert workspace.run("echo after", timeout_s=20).output == "after\n"

@@ -20,9 +20,14 @@ logger = logging.getLogger(__name__)
 _PROGRAM = "/bin/bash"
 _ROWS, _COLUMNS = 40, 120
 _STATE_BYTES = 8 * 2**20
-_SAVE = r"""printf 'cd -- %q\n' "$PWD"; umask -p; shopt -p
-declare -f; declare -Fx; declare -p; alias -p; trap -p; set +o"""
-"""Prints a script that makes another shell like this one; what may end a shell at an error comes last."""
+_SAVE = r"""\builtin printf 'cd -- %q\n' "$PWD"; \builtin umask -p; \builtin shopt -p
+\builtin declare -p; \builtin declare -f; \builtin declare -Fx; \builtin trap -p
+__et_options=$(\builtin set +o); \builtin printf '%s\n' "${__et_options//set /builtin set }"
+for __et_name in "${!BASH_ALIASES[@]}"; do
+\builtin printf '\\builtin alias -- %q=%q\n' "$__et_name" "${BASH_ALIASES[$__et_name]}"
+done"""
+"""Prints a script that makes another shell like this one; with `set -o errexit` in force, only aliases follow.
+It calls no functions of the agent's that have the names of builtins, but `declare` and `trap`."""
 
 
 class SessionShell:

@@ -350,7 +350,7 @@ class Workspace:
         try:
             twin.write_file("/dev/shm/.state", state)  # noqa: S108  of the session
             shell = twin._shell.start_without_file()  # the state holds what the file has done
-            script = ". /dev/shm/.state 2>/dev/null; command rm -f /dev/shm/.state"
+            script = ". /dev/shm/.state 2>/dev/null; \\builtin command rm -f /dev/shm/.state"
             shell.run(script, mode="q", timeout_s=self.policy.timeout_s, limit=1024)
         except BaseException:
             twin.close()
@@ -407,7 +407,7 @@ class Workspace:
         self._store.ask({"op": "stacked", "session": self._name, "layers": reply.layers})
         self._layers = reply.layers
         if (shell := self._shell.if_started) is not None:  # its directory is one of the old root
-            shell.run('cd -- "$PWD"', mode="q", timeout_s=self.policy.timeout_s, limit=1024)
+            shell.run('\\builtin cd -- "$PWD"', mode="q", timeout_s=self.policy.timeout_s, limit=1024)
         return reply.layers
 
     def end_processes(self) -> None:

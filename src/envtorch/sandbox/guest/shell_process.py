@@ -30,44 +30,45 @@ START_FILE = r"""
 """The agent's own start-up file, which may end the shell."""
 
 LOOP = r"""
-exec 9<&-
+\builtin exec 9<&-
 PS1= PS2= HISTCONTROL=
-unset MAILCHECK TMOUT
-shopt -s expand_aliases
-set -o history +o histexpand
+\builtin unset MAILCHECK TMOUT
+\builtin shopt -s expand_aliases
+\builtin set -o history +o histexpand
 __et_owes=1 __et_nonce=
 PROMPT_COMMAND='__et_status=$?
-__et_again() { return $__et_status; }
-while if [ "${__et_owes-}" ]; then
-        [ "${__et_nonce-}" ] || IFS= read -r -d "" -u 61 __et_nonce
-        printf "\0%s\0%s\0%s\0" "$__et_nonce" "$__et_status" "${PWD-}" >&60
+__et_again() { \builtin return $__et_status; }
+while if [[ ${__et_owes-} ]]; then
+        [[ ${__et_nonce-} ]] || IFS= \builtin read -r -d "" -u 61 __et_nonce
+        \builtin printf "\0%s\0%s\0%s\0" "$__et_nonce" "$__et_status" "${PWD-}" >&60
         __et_owes= __et_nonce=
     fi
-    IFS= read -r -d "" -u 61 __et_mode && IFS= read -r -d "" -u 61 __et_text
+    IFS= \builtin read -r -d "" -u 61 __et_mode && IFS= \builtin read -r -d "" -u 61 __et_text
 do
 __et_owes=1
 case $__et_mode in
 *f) __et_text=$(<"$__et_text") __et_mode=${__et_mode%f} ;;
 esac
 case $__et_mode in
-n) history -s -- "$__et_text"; __et_again
-   eval "$__et_text" </dev/null >&63 2>&63 60>&- 61<&- 63>&-; __et_status=$? ;;
-t) history -s -- "$__et_text"; __et_again
-   eval "$__et_text" 60>&- 61<&- 63>&-; __et_status=$? ;;
-q) eval "$__et_text" </dev/null >&63 2>/dev/null 60>&- 61<&- 63>&- ;;
+n) \builtin history -s -- "$__et_text"; __et_again
+   \builtin eval "$__et_text" </dev/null >&63 2>&63 60>&- 61<&- 63>&-; __et_status=$? ;;
+t) \builtin history -s -- "$__et_text"; __et_again
+   \builtin eval "$__et_text" 60>&- 61<&- 63>&-; __et_status=$? ;;
+q) \builtin eval "$__et_text" </dev/null >&63 2>/dev/null 60>&- 61<&- 63>&- ;;
 *) __et_status=unreadable ;;
 esac
-jobs >/dev/null 2>&1
+\builtin jobs >/dev/null 2>&1
 done
-IFS= read -r -d "" -u 61 __et_nonce
-printf "\0%s\0left\0\0" "$__et_nonce" >&60
+IFS= \builtin read -r -d "" -u 61 __et_nonce
+\builtin printf "\0%s\0left\0\0" "$__et_nonce" >&60
 __et_nonce=
 __et_again'
 """
 """What bash reads instead of its own start-up files. Modes of a command: `n` with its output on a pipe, `t`
 on the terminal itself, `q` for questions of the owner's, which leave no trace; with `f` the text is in a
 file. One report is owed at the start, and one for each command: an interrupt between two adds none. A
-command that was not read whole is not run, and its status is no number, which ends the shell."""
+command that was not read whole is not run, and its status is no number, which ends the shell. Functions and
+aliases of the agent's may have the names of builtins, as `cd` often has: `\\builtin` means neither."""
 
 
 @dataclass(frozen=True, slots=True)
