@@ -26,7 +26,7 @@ __et_options=$(\builtin set +o); \builtin printf '%s\n' "${__et_options//set /bu
 for __et_name in "${!BASH_ALIASES[@]}"; do
 \builtin printf '\\builtin alias -- %q=%q\n' "$__et_name" "${BASH_ALIASES[$__et_name]}"
 done"""
-"""Prints a script that makes another shell like this one; with `set -o errexit` in force, only aliases follow.
+"""Prints a script that makes another shell like this one; after `set -o errexit` only aliases follow.
 It calls no functions of the agent's that have the names of builtins, but `declare` and `trap`."""
 
 

@@ -221,11 +221,10 @@ def live(
     """As the first process in new namespaces: enter the root, tell the owner, serve it."""
     try:
         os.setsid()
-        for number in (
-            signal.SIGCHLD,
-            signal.SIGINT,
-        ):  # the kernel drops what a first process has no handler for
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # the kernel drops what a first process has no handler for
         kernel.set_dumpable(False)
         _close_all_but(control.fileno(), tree)
         furnishing.enter(
