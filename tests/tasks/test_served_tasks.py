@@ -144,6 +144,15 @@ def test_a_bad_file_is_named_to_whoever_asks(tmp_path: Any) -> None:
         env.reset(task="test/0")
 
 
+def test_routes_of_an_environment_made_by_a_lambda_have_a_name_for_paths() -> None:
+    with running(create_app(lambda: Sums(), Reply, Asked)) as nameless:
+        assert patient.get(f"{nameless.url}/list_environments").json() == ["environment"]
+        redirected = patient.post(f"{nameless.url}/tasks", json={"split": "train"})
+        assert redirected.headers["location"] == "/environment/tasks"
+        refused = patient.get(f"{nameless.url}/tasks")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+
+
 def test_an_attribute_of_that_name_that_is_something_else_is_left_alone() -> None:
     class Listed(Open):
         tasks = ["a", "b"]  # type: ignore[assignment]

@@ -119,13 +119,11 @@ def test_a_machine_that_cannot_run_the_tests_any_more_scores_0(tmp_path: Path) -
 
 @pytest.mark.parametrize("plan", ["image", "agent"])
 @pytest.mark.parametrize("made", ["touch /root", "ln -s /nonexistent /root"])
-def test_a_file_in_place_of_the_working_directory_scores_0_and_the_reason_is_told(
+def test_a_file_in_place_of_the_working_directory_is_no_error(
     tmp_path: Path, plan: GradingPlan, made: str
 ) -> None:
     episode = begin(tmp_path, plan=plan, **{"environment/Dockerfile": "FROM debian:12\nWORKDIR /root\n"})
-    graded = grade_after(episode, f"mkdir /app; echo 42 > /app/answer; cd /; rm -rf /root; {made}")
-    assert graded.reward == 0.0
-    assert "the sandbox of the tests could not be made" in graded.told()["why"]
+    assert grade_after(episode, f"cd /; rm -rf /root; {made}").reward == 0.0
 
 
 def test_a_machine_that_runs_out_of_descriptors_is_an_error_and_never_0(tmp_path: Path) -> None:

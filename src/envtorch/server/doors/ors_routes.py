@@ -150,9 +150,9 @@ class OrsDoor:
                 endpoint = answering_errors(of_environment)
                 router.add_api_route(f"{prefix}/{name}", endpoint, methods=[method], **told)
 
-        for name in ("splits", "tasks", "num_tasks", "task", "task_range"):
-            for method in ("GET", "POST"):  # a route each: the OpenAPI document has a name for every one
-                router.add_api_route(f"/{name}", self.to_environment, methods=[method], **told)
+        router.add_api_route("/splits", self.to_environment, methods=["GET"], **told)
+        for name in ("tasks", "num_tasks", "task", "task_range"):
+            router.add_api_route(f"/{name}", self.to_environment, methods=["POST"], **told)
 
     async def to_environment(self, request: Request) -> Response:
         """The task routes have the environment's name in their paths."""

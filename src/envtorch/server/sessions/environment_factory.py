@@ -10,6 +10,8 @@ from envtorch.errors import ConfigurationError
 
 __all__ = ["Factory"]
 
+_NAMELESS = "environment"
+
 
 @dataclass(frozen=True, slots=True)
 class Factory:
@@ -38,6 +40,8 @@ class Factory:
         while isinstance(inner, partial):
             inner = inner.func
         name = getattr(inner, "__name__", type(inner).__name__)
+        if not name.isidentifier():  # a lambda, and the name is part of paths
+            name = _NAMELESS
         known = inner if isinstance(inner, type) and issubclass(inner, Environment) else None
         return cls(source, name, known, requires_promise=requires_promise)
 
