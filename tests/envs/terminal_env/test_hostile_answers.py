@@ -63,11 +63,14 @@ AT_THE_TESTS = {
 
 
 def begin(
-    folder: Path, *, timeout_s: float = ENOUGH_S, plan: GradingPlan = "image", **files: str
+    folder: Path, *, timeout_s: float = ENOUGH_S, plan: GradingPlan = "image", directory: str = "/app"
 ) -> EpisodeTask:
     require_host_root()
-    made = make_task(folder / "task", TEST, **{"task.toml": SETTINGS.format(timeout_s)}, **files)
-    task = load_task(made).model_copy(update={"grading": plan})
+    files = {
+        "task.toml": SETTINGS.format(timeout_s),
+        "environment/Dockerfile": f"FROM debian:12\nWORKDIR {directory}\n",
+    }
+    task = load_task(make_task(folder / "task", TEST, **files)).model_copy(update={"grading": plan})
     return EpisodeTask.of(task, HOST)
 
 
@@ -122,7 +125,7 @@ def test_a_machine_that_cannot_run_the_tests_any_more_scores_0(tmp_path: Path) -
 def test_a_file_in_place_of_the_working_directory_is_no_error(
     tmp_path: Path, plan: GradingPlan, made: str
 ) -> None:
-    episode = begin(tmp_path, plan=plan, **{"environment/Dockerfile": "FROM debian:12\nWORKDIR /root\n"})
+    episode = begin(tmp_path, plan=plan, directory="/root")
     assert grade_after(episode, f"cd /; rm -rf /root; {made}").reward == 0.0
 
 
