@@ -2,8 +2,9 @@
 
 import os
 import threading
+from types import TracebackType
 
-from envtorch.errors import ClientBusy, WrongProcess
+from envtorch.errors import ClientBusy, EnvTorchError, WrongProcess
 
 __all__ = ["ProcessGuard", "UseGuard"]
 
@@ -29,21 +30,34 @@ class ProcessGuard:
 
 
 class UseGuard(ProcessGuard):
-    """A `with` block that one thread of one process may be in. Any other is refused, and never waits.
+    """A `with` block that one thread of one process may be in. Another thread is refused, and never waits.
 
-    A lock would be taken twice by a signal handler that closes a client in the middle of a call, and hang.
+    An exception that a signal handler raises, as Ctrl-C does, can end a call anywhere, and `__exit__` is not
+    always reached. So the thread is noted: it may enter again, and any thread may once it has ended. The
+    block is given whether the last call was interrupted, or is still under way, below a signal handler.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_used_by", "_was_interrupted")
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self._lock = threading.Lock()
+        self._used_by: dict[str, threading.Thread] = {}
+        self._was_interrupted = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
         self.require()
-        if not self._lock.acquire(blocking=False):
-            raise ClientBusy(f"another thread is in a call on this {self._what}: use one per thread")
+        thread = threading.current_thread()
+        user = self._used_by.setdefault("thread", thread)  # in one step: of two threads, one is the first
+        if user is not thread:
+            if user.is_alive():
+                raise ClientBusy(f"another thread is in a call on this {self._what}: use one per thread")
+            self._used_by["thread"] = thread
+        was_interrupted = self._was_interrupted
+        self._was_interrupted = True  # until the call has come to an end of its own
+        return was_interrupted
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._was_interrupted = not (error is None or isinstance(error, EnvTorchError))
+        self._used_by.clear()

@@ -125,6 +125,8 @@ class Replaying:
                 answer = yield from self.session.exchange(ask, left_s)
                 if answer.type == "error" and isinstance(error := answer.error(), LOST):
                     raise error
+                self.log.note(ask, answer, self.format)
+                return answer
             except LOST as error:
                 self._gone = error
                 losses += 1
@@ -140,8 +142,13 @@ class Replaying:
             except BaseException:
                 self.log.lose_track(ask)
                 raise
-            self.log.note(ask, answer, self.format)
-            return answer
+
+    def interrupted(self) -> SocketFlow[None]:
+        """A call was left anywhere on its way; a recovery begins again."""
+        self._recovery.close()
+        session = self.session if self._gone is None else self._coming
+        if session is not None:
+            yield from session.interrupted()
 
     def close(self) -> SocketFlow[None]:
         """End the session and its socket."""

@@ -125,6 +125,13 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         else:
             yield from self._start(places, outgoing, timeout_s)
 
+    def step(
+        self, actions: Sequence[ActT] | Mapping[str, Any], timeout_s: float | None
+    ) -> SocketFlow[VectorResult[ObsT]]:
+        """One action for every session, and the results."""
+        yield from self.start(actions, timeout_s)
+        return (yield from self.wait())
+
     def wait(self) -> SocketFlow[VectorResult[ObsT]]:
         """The results of `start`, when all of them are there."""
         collector = self._started()
@@ -238,6 +245,12 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         yield from self._arrived_for(asked)
         sessions.closed(ending)
         self._over.difference_update(ending)
+
+    def interrupted(self) -> SocketFlow[None]:
+        """A call was left anywhere on its way: nobody waits for what it or any call before it asked."""
+        self._collector = None
+        if self.sessions is not None:
+            yield from self.sessions.interrupted()
 
     def close(self) -> SocketFlow[None]:
         """End every session."""

@@ -157,6 +157,13 @@ class ReplayingSessions(VectorSessions):
             self._forget()
             raise
 
+    def interrupted(self) -> SocketFlow[None]:
+        self._recovery.close()
+        try:
+            yield from super().interrupted()  # which tells the server what is given up
+        finally:
+            self._forget()
+
     def attach(self, tokens: Sequence[str], origin: int, limit_s: float) -> SocketFlow[list[int]]:
         first = len(self)
         self._logs += [self._logs[origin].copy() for _ in tokens]
@@ -196,9 +203,10 @@ class ReplayingSessions(VectorSessions):
                 continue
             told.append(arrived)
             for place, answer in self._answers(arrived):
-                asked = self._asked.pop(place, None)
+                asked = self._asked.get(place)
                 if asked is not None:
                     self._logs[place].note(asked.ask, answer, self.format)
+                    del self._asked[place]
         return told
 
     def _answers(self, arrived: Arrived) -> list[tuple[int, Answer]]:

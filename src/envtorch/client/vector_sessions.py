@@ -68,6 +68,10 @@ class VectorSessions:
         """Wait until something that is owed has arrived: see `Reconnecting.arrivals`."""
         return (yield from self._connection.arrivals())
 
+    def interrupted(self) -> SocketFlow[None]:
+        """A call was left anywhere on its way: see `Reconnecting.interrupted`."""
+        yield from self._connection.interrupted()
+
     def attach(self, tokens: Sequence[str], origin: int, limit_s: float) -> SocketFlow[list[int]]:
         """Take copies of the session at `origin`, which exist on the server; their places."""
         places = [self.channels.add(token) for token in tokens]

@@ -51,6 +51,12 @@ class BaseSession:
             raise ConnectFailed("the server there speaks another wire now")
         self._lost, self._pairing = None, Pairing()
 
+    def interrupted(self) -> SocketFlow[None]:
+        """A call was left anywhere on its way: nobody knows whose reply comes next, so the session is lost."""
+        if self._lost is None:
+            self._lost = SessionLost("a call was interrupted, and OpenEnv's wire cannot tell its reply apart")
+        yield Drop()
+
     def close(self) -> SocketFlow[None]:
         """End the session and its socket."""
         if self._lost is None:

@@ -64,6 +64,8 @@ class Arrived(msgspec.Struct, frozen=True):
 
     channels: Sequence[int]
     type: str = "observation"
+    id: int | None = None
+    """The request that it answers."""
     columns: Columns | None = None
     payload: msgspec.Raw = NOTHING
     error: EnvTorchError | None = None

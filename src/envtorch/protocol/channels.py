@@ -91,6 +91,10 @@ class ClientChannels:
     def is_owed(self, channel: int) -> bool:
         return channel in self._owed
 
+    def owed_id(self, channel: int) -> int:
+        """The id of the request that a session has not answered."""
+        return self._owed[channel].id
+
     def phase_of(self, channel: int) -> ChannelPhase:
         return self._channels[channel].phase
 
@@ -276,7 +280,9 @@ class ClientChannels:
         return self._give_up(late, late_details={"is_connected": is_connected})
 
     def give_up(self, channels: Iterable[int] | None = None) -> bytes | None:
-        """Nobody waits any more for what these channels owe, or all; a frame that tells the server so."""
+        """Nobody waits any more for what these channels owe, or all, nor for what has arrived and was not
+        taken; a frame that tells the server so."""
+        self._arrived.clear()
         given_up = list(self._owed) if channels is None else [n for n in channels if n in self._owed]
         return self._give_up(given_up)
 
@@ -296,7 +302,8 @@ class ClientChannels:
             self._unsent.discard(number)
             if late_details is not None:
                 told = f"{request.kind} was not answered within {request.limit_s:g} s"
-                self._arrived.append(Arrived([number], "error", error=TimedOut(told, **late_details)))
+                late = TimedOut(told, **late_details)
+                self._arrived.append(Arrived([number], "error", request.id, error=late))
         return self.format.write(batch) if batch else None
 
     def _cancel(self, channel: int, id: int) -> Message:
@@ -306,7 +313,7 @@ class ClientChannels:
         """Every request that is owed ends with this error; the sessions go on."""
         for number, request in self._owed.items():
             self._given_up[number] = request.id
-            self._arrived.append(Arrived([number], "error", error=error))
+            self._arrived.append(Arrived([number], "error", request.id, error=error))
         self._owed.clear()
         self._unsent.clear()
 
@@ -358,9 +365,9 @@ class ClientChannels:
             error = self._error(answered)
             if isinstance(error, SessionLost):
                 self._lose(answered.ch, error)
-            self._arrived.append(Arrived([answered.ch], "error", payload=answered.data, error=error))
+            self._arrived.append(Arrived([answered.ch], "error", owed.id, payload=answered.data, error=error))
         else:
-            self._arrived.append(Arrived([answered.ch], answered.type, payload=answered.data))
+            self._arrived.append(Arrived([answered.ch], answered.type, owed.id, payload=answered.data))
 
     def _take_columns(self, answered: Answered) -> None:
         try:
@@ -368,7 +375,7 @@ class ClientChannels:
         except READ_ERRORS as error:
             raise ProtocolError(f"the server's reply cannot be read: {error}") from error
         if self._settle(columns.ch, answered.id):
-            self._arrived.append(Arrived(columns.ch, columns=columns))
+            self._arrived.append(Arrived(columns.ch, id=answered.id, columns=columns))
             return
         for index, number in enumerate(columns.ch):  # some of these were given up: the others, one by one
             owed = self._owed.get(number)
@@ -376,7 +383,7 @@ class ClientChannels:
                 del self._owed[number]
                 owed.missing -= 1
                 reply = pick(bytes(answered.data), index, self.format)
-                self._arrived.append(Arrived([number], payload=msgspec.Raw(reply.data())))
+                self._arrived.append(Arrived([number], id=owed.id, payload=msgspec.Raw(reply.data())))
             elif answered.id is None or answered.id > self._given_up.get(number, 0):
                 raise ProtocolError(f"the server answered channel {number}, which was asked nothing")
 
@@ -431,8 +438,9 @@ class ClientChannels:
             error = SessionLost(f"the session could not be attached again: {error.message}")
         self._lose(number, error)
         self._unsent.discard(number)
-        if self._owed.pop(number, None) is not None:
-            self._arrived.append(Arrived([number], "error", error=error))
+        owed = self._owed.pop(number, None)
+        if owed is not None:
+            self._arrived.append(Arrived([number], "error", owed.id, error=error))
 
     def _error(self, answered: Answered) -> EnvTorchError:
         details: dict[str, Any] = self.format.read(bytes(answered.data))

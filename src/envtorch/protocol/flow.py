@@ -18,7 +18,8 @@ Flow = Generator[Any, Any, T]
 
 
 def drive(flow: Generator[Y, S, T], act: Callable[[Y], S]) -> T:
-    """Run a flow to its end, doing each thing it yields with `act`."""
+    """Run a flow to its end, doing each thing it yields with `act`. An interruption between two things closes
+    the flow."""
     try:
         wanted = next(flow)
         while True:
@@ -31,6 +32,8 @@ def drive(flow: Generator[Y, S, T], act: Callable[[Y], S]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    finally:
+        flow.close()
 
 
 async def drive_async(flow: Generator[Y, S, T], act: Callable[[Y], Awaitable[S]]) -> T:

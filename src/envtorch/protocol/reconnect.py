@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from envtorch.errors import (
+    ClientBusy,
     ConnectFailed,
     Draining,
     EnvTorchError,
@@ -226,6 +227,7 @@ class Reconnecting:
         self._outage: Outage | None = None
         self._strays = 0
         """Sockets that were left, on which an `attach` may still be on its way to the server."""
+        self._interruptions = 0
 
     @property
     def format(self) -> Format:
@@ -269,10 +271,11 @@ class Reconnecting:
                 raise refusal
             self.channels.renew(channel)
         frame = self.channels.each(ask.type, {channel: ask.data}, **self.within(timeout_s))
+        asked = self.channels.owed_id(channel)
         yield from self.send(frame)
         while True:
             for arrived in (yield from self.arrivals()):
-                if channel in arrived.channels:
+                if arrived.id == asked and channel in arrived.channels:
                     return self._answer(arrived)
 
     def _answer(self, arrived: Arrived) -> Answer:
@@ -308,8 +311,11 @@ class Reconnecting:
         A request whose deadline passes arrives as `TimedOut`, and the server is told to cancel it. Raises
         `SessionLost` or `Draining` when there is no way back to the server.
         """
+        interruptions = self._interruptions
         try:
             while True:
+                if self._interruptions != interruptions:
+                    raise ClientBusy("a signal handler made another call while this one was waiting")
                 arrived = self.channels.arrived()
                 if arrived or not self.channels.owed:
                     return arrived
@@ -333,6 +339,12 @@ class Reconnecting:
             if not isinstance(error, (EnvTorchError, *self._unharmful)):
                 self._spoil()  # a message may have been read and not been taken
             raise
+
+    def interrupted(self) -> SocketFlow[None]:
+        """A call was left anywhere on its way: give up what is owed, and use another socket from now on."""
+        self._interruptions += 1
+        yield from self._tell(self.channels.give_up())
+        self._spoil()
 
     def close(self) -> SocketFlow[None]:
         """End every session, and the socket. A server that cannot be told ends them by their grace period."""

@@ -48,6 +48,9 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
     Use one client per thread: a second thread that calls while the first waits gets `ClientBusy`. A client
     does not survive `os.fork`: the child process gets `WrongProcess`, and leaves the parent's session alone.
 
+    A call that is interrupted (Ctrl-C) is cancelled on the server, and the next one goes on. Over OpenEnv's
+    wire, and where the environment could not be stopped, that is `SessionLost`, and `reset()` goes on.
+
     A session that is lost stays lost until `reset()`, which opens another. After `close()` every call but
     `reset()` raises `ClientClosed`. A client that is dropped, or whose script ends, gives its slot back.
     """
@@ -127,11 +130,11 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
 
     def _connected(self, *, reopen: bool = False) -> Link:
         """The link to the session. After `close` there is none, unless it may `reopen` one."""
+        if self._is_closed and not reopen:
+            raise ClientClosed("the client was closed; reset() opens a new session")
         if self._link is None:
-            if self._is_closed and not reopen:
-                raise ClientClosed("the client was closed; reset() opens a new session")
             self._link = self._open()
-            self._is_closed = False
+        self._is_closed = False
         return self._link
 
     def _open(self) -> Link:
@@ -178,11 +181,11 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
 
         In a child process that inherited the client, the session and the server are left alone.
         """
-        link, self._link = self._link, None
         self._is_closed = True
         try:
-            if link is not None:
-                link.close()
+            if self._link is not None:
+                self._link.close()
+                self._link = None  # now: a close that was interrupted can be repeated
         finally:
             if self._provider is not None and self._home.is_at_home:
                 self._provider.stop_container()

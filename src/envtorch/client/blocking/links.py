@@ -4,7 +4,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from envtorch.client.blocking.socket import BlockingShell
 from envtorch.client.client_options import ClientOptions
@@ -16,10 +16,13 @@ from envtorch.protocol.base_session import BaseSession
 from envtorch.protocol.flow import drive, settle
 from envtorch.protocol.formats import JSON, Format
 from envtorch.protocol.host import EnvironmentHost
+from envtorch.protocol.reconnect import SocketFlow
 from envtorch.protocol.requests import ask_fork
 from envtorch.protocol.wire import Answer, Ask
 
 __all__ = ["Link", "LocalLink", "SocketLink", "give_back", "open_link"]
+
+T = TypeVar("T")
 
 OPENED_TOGETHER = 16
 """How many copies of a session are attached at the same time."""
@@ -66,8 +69,7 @@ class SocketLink:
         return self._session.format
 
     def exchange(self, ask: Ask, *, timeout_s: float | None) -> Answer:
-        with self._guard:
-            return drive(self._session.exchange(ask, timeout_s), self._shell.act)
+        return self._run(self._session.exchange(ask, timeout_s))
 
     def fork(self, count: int, *, timeout_s: float | None) -> Sequence[Link]:
         if reconnecting(self._session) is None:
@@ -89,20 +91,23 @@ class SocketLink:
     def attach(self) -> None:
         """Attach to the session, which exists on the server."""
         assert not isinstance(self._session, BaseSession)
-        with self._guard:
-            drive(self._session.open(), self._shell.act)
+        self._run(self._session.open())
 
     def close(self) -> None:
-        """End the session. In another process than the link's, only that process's descriptor is closed."""
-        self._finalizer.detach()
-        if not self._guard.is_at_home:
+        """End the session; if that is interrupted, it can be done again. In another process than the link's,
+        only that process's descriptor is closed."""
+        if self._guard.is_at_home:
+            self._run(self._session.close())
+            self._shell.release()
+        else:
             self._shell.forget()
-            return
-        with self._guard:
-            try:
-                drive(self._session.close(), self._shell.act)
-            finally:
-                self._shell.release()
+        self._finalizer.detach()
+
+    def _run(self, flow: SocketFlow[T]) -> T:
+        with self._guard as was_interrupted:
+            if was_interrupted:
+                drive(self._session.interrupted(), self._shell.act)
+            return drive(flow, self._shell.act)
 
 
 class Held(Protocol):

@@ -46,9 +46,9 @@ class BlockingShell:
 
     def drop(self, *, politely: bool = False) -> None:
         """Close the socket, if there is one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close(politely=politely)
+        if self._connection is not None:
+            self._connection.close(politely=politely)
+            self._connection = None  # now: it may be interrupted before, and repeated
 
     def for_copy(self) -> ClientOptions:
         """The options of a copy of the session: where this one is now."""

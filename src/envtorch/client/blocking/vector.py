@@ -114,8 +114,7 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
 
         Actions may also be given as columns: a list or an array for each of their fields, by name.
         """
-        self.step_async(actions, timeout_s=timeout_s)
-        return self.step_wait()
+        return self._run(self._flows.step(actions, timeout_s))
 
     def step_async(
         self, actions: Sequence[ActT] | Mapping[str, Any], *, timeout_s: float | None = None
@@ -171,7 +170,9 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
             self._shell.forget()
 
     def _run(self, flow: SocketFlow[T]) -> T:
-        with self._guard:
+        with self._guard as was_interrupted:
+            if was_interrupted:
+                drive(self._flows.interrupted(), self._shell.act)
             return drive(flow, self._shell.act)
 
     def __enter__(self) -> Self:
