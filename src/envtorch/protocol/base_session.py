@@ -52,7 +52,7 @@ class BaseSession:
         self._lost, self._pairing = None, Pairing()
 
     def interrupted(self) -> SocketFlow[None]:
-        """A call was left anywhere on its way: nobody knows whose reply comes next, so the session is lost."""
+        """A call was left anywhere on its way. Nobody knows whose reply comes next: the session is lost."""
         if self._lost is None:
             self._lost = SessionLost("a call was interrupted, and OpenEnv's wire cannot tell its reply apart")
         yield Drop()

@@ -318,8 +318,11 @@ class ClientChannels:
         self._unsent.clear()
 
     def farewell(self) -> bytes | None:
-        """A frame that closes every session on the socket, whose replies nobody reads."""
+        """A frame that closes every session that is on the socket or coming to it, whose replies nobody
+        reads."""
         held = [n for n, channel in enumerate(self._channels) if channel.phase is ChannelPhase.HELD]
+        here = (ChannelPhase.NEW, ChannelPhase.DETACHED)
+        held += [n for n in self._greeted.values() if self._channels[n].phase in here]
         batch = [self._cancel(number, self._owed[number].id) for number in held if number in self._owed]
         batch += [self._message("close", number, None) for number in held]
         return self.format.write(batch) if batch else None

@@ -254,6 +254,11 @@ class Reconnecting:
         except EnvTorchError:
             yield from self.close()
             raise
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._tell(self.channels.farewell())
+            raise
 
     def get_ready(self, deadline: float) -> SocketFlow[None]:
         """Have every session on a socket, over as many attempts as the time allows. Raises `Late`."""
@@ -355,6 +360,8 @@ class Reconnecting:
                 yield from self.arrivals()
         except EnvTorchError:
             pass  # there is nobody left to tell
+        self.channels.closed(self.channels.alive)
+        yield from self._tell(self.channels.farewell())  # to those that are being opened
         self.channels.closed(range(len(self.channels)))
         self._spoil()
         yield Drop(politely=True)

@@ -45,6 +45,7 @@ from envtorch.protocol.messages import read_json, write_json
 from envtorch.protocol.wire import Reply
 from envtorch.server.doors.answer_frames import AnswerFrames, data_size
 from envtorch.server.doors.mcp_rpc import OwnCall, RpcDoor
+from envtorch.server.doors.session_reply import session_reply
 from envtorch.server.sessions.batch_steps import StepsTogether
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.remote_sessions import HeldByPeer
@@ -54,7 +55,6 @@ from envtorch.settings import ServerMode
 
 __all__ = ["ExtendedConversation"]
 
-SUPPORTS = ("cancel", "batch", "channels", "steps", "columns")
 TAKEN_OVER = 4000
 """The close code for a socket whose last session another socket has taken up."""
 
@@ -86,8 +86,8 @@ class ExtendedConversation:
         self._rpc = rpc
         self._mode = mode
         self._channels: dict[int, Session] = {}
-        self._awaited: set[int] = set()
-        """Channels whose session is being opened or found."""
+        self._awaited: dict[int, Message | None] = {}
+        """Channels whose session is being opened or found, each with the `close` that came meanwhile."""
         self._far = sessions.peers.channels(format, self._send, self._room, self._far_lost)
         self._inbox: deque[Message] = deque()
         """Requests that were read and not accepted, as too much is unsent."""
@@ -183,12 +183,16 @@ class ExtendedConversation:
         if message.type == "steps":
             self._steps(message, message.id)
             return
+        if message.type in ("session", "attach"):
+            self._reserve(message.ch)
         control = self._controls.get(message.type)
         if control is not None and not (message.type == "cancel" and message.ch in self._far.held):
             self._spawn(self._control(message, control))
             return
         session = self._channels.get(message.ch)
-        if session is None:
+        if message.type == "close" and message.ch in self._awaited:
+            self._awaited[message.ch] = message
+        elif session is None:
             self._forward(message)
         elif message.type == "close":
             # Now, not when its task gets to run: by then the socket may be gone, and the session detached.
@@ -351,18 +355,23 @@ class ExtendedConversation:
             reply = self._failed(error)
         self._answer(message, reply)
 
+    def _reserve(self, channel: int) -> None:
+        """Keep a channel for the session that it is getting."""
+        if channel in self._awaited:
+            raise ProtocolError(f"channel {channel} is getting a session already: wait for that one")
+        self._awaited[channel] = None
+
     async def _bind(self, find: Control, message: Message) -> Reply:
-        """Open or attach a session, here or at another worker, on a channel that gets no other meanwhile."""
-        if message.ch in self._awaited:
-            raise ProtocolError(f"channel {message.ch} is getting a session already: wait for that one")
-        self._awaited.add(message.ch)
+        """Open or attach a session, here or at another worker, on its channel, which is reserved."""
         try:
             return await find(message)
         except HeldByPeer as found:
             self._require_free(message.ch, self._channels)
             return await self._far.take_up(found.worker, message)
         finally:
-            self._awaited.discard(message.ch)
+            close = self._awaited.pop(message.ch)
+            if close is not None:
+                self._dispatch_or_refuse(close)
 
     def _require_free(self, channel: int, *taken: Container[int]) -> None:
         if any(channel in channels for channels in taken):
@@ -372,7 +381,8 @@ class ExtendedConversation:
         asked = control_data(message, Open, self._format)
         self._require_free(message.ch, self._channels, self._far.held)
         session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
-        if self._is_over and asked.token is None:  # nobody knows the token that it was given
+        is_unwanted = asked.token is None or self._awaited[message.ch] is not None
+        if self._is_over and is_unwanted:  # nobody knows the token that it was given, or it was closed
             await self._sessions.release(session, "the socket that asked for it is gone")
         return self._take_up(session, message.ch)
 
@@ -385,7 +395,7 @@ class ExtendedConversation:
         if session is None or not session.is_usable:
             raise SessionLost("the session is gone: its grace period is over, or the server was restarted")
         if self._channels.get(message.ch) is session:
-            return self._session_reply(session)
+            return self._told(session)
         return self._take_up(session, message.ch)
 
     def _take_up(self, session: Session, channel: int) -> Reply:
@@ -397,29 +407,10 @@ class ExtendedConversation:
         session.hold(self)
         self._channels[channel] = session
         self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * len(self._channels)
-        return self._session_reply(session)
+        return self._told(session)
 
-    def _session_reply(self, session: Session) -> Reply:
-        told = {
-            "session_id": session.id,
-            "token": session.token,
-            "grace_s": session.unheld_s,
-            "last_id": session.ledger.newest,
-            "supports": self._supported(session),
-            "max_message_bytes": self._max_bytes,
-        }
-        if self._sessions.is_deterministic is not None:
-            told["deterministic"] = self._sessions.is_deterministic
-        if self._sessions.replica is not None:
-            told["replica"] = self._sessions.replica
-        return Reply("session", self._format.write(told), self._format)
-
-    def _supported(self, session: Session) -> list[str]:
-        """What may be asked of a session here. Whether its environment can be copied, only a copy tells."""
-        can_fork = self._mode is ServerMode.SIMULATION and not self._sessions.factory.is_shared
-        told = [*SUPPORTS, "fork"] if can_fork else list(SUPPORTS)
-        told += ["together"] if session.runner.steps_together is not None else []
-        return [*told, "isolation"] if self._sessions.is_isolated else told
+    def _told(self, session: Session) -> Reply:
+        return session_reply(session, self._sessions, self._mode, self._format, self._max_bytes)
 
     async def _release(self, session: Session, message: Message) -> Reply:
         await self._sessions.release(session)

@@ -1,0 +1,95 @@
+"""A client that stops waiting for its session: the slot is free when the environment has been built."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from envtorch import ConcurrencyConfig, create_app
+from envtorch.errors import ConnectFailed
+from tests.client.test_clients import ObedientEnv
+from tests.server.environments import Obedient
+from tests.support import Running, eventually, running
+
+COUNT = 2
+may_build = threading.Event()
+
+
+class SlowlyBuilt(Obedient):
+    def __init__(self) -> None:
+        may_build.wait()
+        super().__init__()
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    config = ConcurrencyConfig(max_concurrent_envs=COUNT, reconnect_grace=3600)
+    may_build.clear()
+    try:
+        with running(create_app(SlowlyBuilt, concurrency_config=config)) as running_server:
+            yield running_server
+    finally:
+        may_build.set()
+
+
+def every_slot_comes_free(server: Running) -> None:
+    assert server.sessions.active == COUNT, "each of them is being opened"
+    may_build.set()
+    eventually(lambda: server.sessions.active == 0, "no slot waits for its client until the grace is over")
+
+
+def test_at_the_end_of_connect_timeout_s(server: Running) -> None:
+    for _ in range(COUNT):
+        with pytest.raises(ConnectFailed, match="did not open a session"):
+            ObedientEnv(server.url, connect_timeout_s=1.0).reset()
+    every_slot_comes_free(server)
+
+
+def test_of_a_vector(server: Running) -> None:
+    with pytest.raises(ConnectFailed, match="did not open a session"):
+        ObedientEnv.vector(server.url, COUNT, connect_timeout_s=1.0)
+    every_slot_comes_free(server)
+
+
+def test_when_it_is_interrupted(server: Running) -> None:
+    class Interrupted(Exception): ...
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def interrupt_when_opening(taken: int) -> None:
+        eventually(lambda: server.sessions.active == taken, "a session is being opened")
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(COUNT):
+            thread = threading.Thread(target=interrupt_when_opening, args=[number + 1])
+            thread.start()
+            with pytest.raises(Interrupted):
+                ObedientEnv(server.url).reset()
+            thread.join()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    every_slot_comes_free(server)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_when_its_task_is_cancelled(server: Running, is_closed: bool) -> None:
+    async def give_up(taken: int) -> None:
+        env = ObedientEnv.aio(server.url)
+        opening = asyncio.create_task(env.reset())
+        while server.sessions.active < taken:
+            await asyncio.sleep(0.005)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        if is_closed:
+            await env.close()
+
+    for number in range(COUNT):
+        asyncio.run(give_up(number + 1))
+    every_slot_comes_free(server)
