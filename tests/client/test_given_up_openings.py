@@ -79,11 +79,13 @@ def test_when_it_is_interrupted(server: Running) -> None:
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_when_its_task_is_cancelled(server: Running, is_closed: bool) -> None:
+    def wait_for(taken: int) -> None:
+        eventually(lambda: server.sessions.active == taken, "a session is being opened")
+
     async def give_up(taken: int) -> None:
         env = ObedientEnv.aio(server.url)
         opening = asyncio.create_task(env.reset())
-        while server.sessions.active < taken:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(wait_for, taken)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening

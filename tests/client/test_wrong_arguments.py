@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envtorch import EnvClient, HTTPEnvClient, MCPToolClient
+from envtorch import AsyncEnvPool, EnvClient, EnvPool, HTTPEnvClient, MCPToolClient
 from envtorch.errors import ConfigurationError, EnvTorchError, InvalidAction
 from envtorch.server import create_app
 from tests.server.environments import Count, Obedient, Order, Report
@@ -217,6 +217,9 @@ WRONG_OPTIONS: list[tuple[str, Any]] = [
     ("token", b"secret"),
     ("headers", "name: value"),
     ("headers", {"name": 5}),
+    ("headers", {"name\n": "value"}),
+    ("headers", {"": "value"}),
+    ("headers", {"name": "value\r\nOther: 1"}),
     ("elsewhere", "http://127.0.0.1:1"),
     ("elsewhere", 5),
     ("elsewhere", [5]),
@@ -230,6 +233,19 @@ def test_an_option_of_the_wrong_kind_is_refused_when_the_client_is_made(name: st
         Client("http://127.0.0.1:1", **{name: wrong})
     with pytest.raises(ConfigurationError, match=name.removesuffix("s")):
         Client.aio("http://127.0.0.1:1", **{name: wrong})
+
+
+def test_the_value_of_a_refused_header_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="the value of 'X-Key' has characters") as refusal:
+        Client("http://127.0.0.1:1", headers={"X-Key": "secret\n"})
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "Client"])
+def test_a_pool_refuses_what_makes_no_client(wrong: Any) -> None:
+    for pool in (EnvPool, AsyncEnvPool):
+        with pytest.raises(ConfigurationError, match="a pool makes its clients with a client class"):
+            pool(wrong, "process")
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"http://127.0.0.1:1", ["http://127.0.0.1:1"]])

@@ -266,3 +266,21 @@ def test_a_frame_holds_so_many_messages_and_no_more(format: Format) -> None:
     assert len(read_frame(write_frame(most, format), format)) == MOST_IN_FRAME
     with pytest.raises(ProtocolError, match=f"at most {MOST_IN_FRAME} in one"):
         read_frame(write_frame([*most, most[0]], format), format)
+
+
+@pytest.mark.parametrize("name", ["a\r\nAuthorization: Bearer x", "", 5, "a b", "a" * 64])
+def test_a_replica_whose_name_is_no_name_is_a_protocol_error(name: Any) -> None:
+    channels = ClientChannels(JSON)
+    channels.greeting()
+    told = {"type": "session", "id": 1, "data": {"replica": name}}
+    with pytest.raises(ProtocolError, match="which is no name of a replica"):
+        channels.take(JSON.write(told))
+    assert channels.replica is None
+
+
+def test_a_request_that_is_late_names_the_limit_of_its_caller() -> None:
+    channels = ClientChannels(JSON)
+    channels.each("step", {0: b"{}"}, deadline=7.0, limit_s=7.0, timeout_s=2.0)
+    channels.expire(7.0)
+    [late] = channels.arrived()
+    assert "step was not answered within 2 s, and in 5 s more" in str(late.error)

@@ -1,5 +1,6 @@
 """How a client reaches its server."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol, Self, TypedDict, get_args
@@ -18,6 +19,10 @@ __all__ = [
     "require_headers",
     "require_owner",
 ]
+
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*")
+"""What HTTP allows (RFC 9110, 5.1 and 5.5): no control characters."""
 
 Wire = Literal["json", "msgpack", "openenv"]
 Recovery = Literal["replay"]
@@ -158,13 +163,20 @@ def _require_texts(base_url: Any, given: Mapping[str, Any]) -> None:
 
 
 def require_headers(headers: Any) -> None:
-    """Refuse headers that are no texts."""
+    """Refuse headers that are no texts, or that no request can carry."""
     if headers is None:
         return
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for header in headers.items() for text in header
     ):
         raise ConfigurationError("headers are a mapping from names to values, all of them texts")
+    for name, value in headers.items():
+        if not HEADER_NAME.fullmatch(name):
+            raise ConfigurationError(f"headers: {shown(name)} is no name of a header")
+        if not HEADER_VALUE.fullmatch(value):  # which may be a secret, and is not shown
+            raise ConfigurationError(
+                f"headers: the value of {name!r} has characters that no header can carry"
+            )
 
 
 def require_owner(provider: Any) -> None:

@@ -16,6 +16,7 @@ from envtorch.pool.leases import Lease
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.pool.replica_keeper import CLIENT_OPTIONS, Keeper, PoolOptions, PoolStatus
 from envtorch.pool.roster import Replica
+from envtorch.protocol.arguments import shown
 from envtorch.providers.provider_options import read_options
 
 __all__ = ["ServerPool"]
@@ -37,6 +38,10 @@ class ServerPool(Generic[ClientT]):
         recover: Recovery | None = None,
         **options: Any,
     ) -> None:
+        if not callable(client):
+            raise ConfigurationError(
+                f"a pool makes its clients with a client class or a function, not {shown(client)}"
+            )
         if recover is not None:
             client_options = {**client_options, "recover": recover}
         _require_client_options(client, client_options)

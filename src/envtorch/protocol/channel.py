@@ -57,6 +57,17 @@ class Request(msgspec.Struct, eq=False):
     limit_s: float
     """How long the caller waits in all, for the message of `TimedOut`."""
     timeout_s: float | None
+    """The limit that the server keeps, if the caller gave one."""
+
+    def late(self) -> str:
+        """What the caller is told when nothing has arrived in time."""
+        if self.timeout_s is None:
+            return f"{self.kind} was not answered within {self.limit_s:g} s"
+        margin_s = self.limit_s - self.timeout_s
+        return (
+            f"{self.kind} was not answered within {self.timeout_s:g} s, and in {margin_s:g} s more the server "
+            "did not say so: it is stopped, too busy, or out of reach"
+        )
 
 
 class Arrived(msgspec.Struct, frozen=True):

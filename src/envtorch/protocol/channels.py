@@ -19,10 +19,12 @@ from envtorch.errors import (
     TimedOut,
     from_wire,
 )
+from envtorch.protocol.arguments import shown
 from envtorch.protocol.batch import Columns, pick
 from envtorch.protocol.channel import Arrived, Channel, ChannelPhase, Request
 from envtorch.protocol.extended import NOTHING, Message
 from envtorch.protocol.formats import READ_ERRORS, Format
+from envtorch.settings import REPLICA_NAME
 
 __all__ = ["ClientChannels"]
 
@@ -301,8 +303,7 @@ class ClientChannels:
                 batch.append(self._cancel(number, request.id))
             self._unsent.discard(number)
             if late_details is not None:
-                told = f"{request.kind} was not answered within {request.limit_s:g} s"
-                late = TimedOut(told, **late_details)
+                late = TimedOut(request.late(), **late_details)
                 self._arrived.append(Arrived([number], "error", request.id, error=late))
         return self.format.write(batch) if batch else None
 
@@ -433,7 +434,7 @@ class ClientChannels:
             told: dict[str, Any] = self.format.read(bytes(answered.data))
             self.supports = set(told.get("supports", ()))
             self.is_deterministic = told.get("deterministic")
-            self.replica = told.get("replica")
+            self.replica = _replica(told.get("replica"))
             self.max_message_bytes = told.get("max_message_bytes", self.max_message_bytes)
             return
         error = self._error(answered)
@@ -449,3 +450,10 @@ class ClientChannels:
         details: dict[str, Any] = self.format.read(bytes(answered.data))
         message = str(details.pop("message", "the server gave no reason"))
         return from_wire(details.pop("code", None), message, details)
+
+
+def _replica(name: Any) -> str | None:
+    """A server's name among several, which becomes a header of later handshakes."""
+    if name is not None and not (isinstance(name, str) and REPLICA_NAME.fullmatch(name)):
+        raise ProtocolError(f"the server says it is replica {shown(name)}, which is no name of a replica")
+    return name

@@ -97,7 +97,7 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
 
     async def step(self, action: ActT, *, timeout_s: float | None = None) -> StepResult[ObsT]:
         """Take one action. Past `timeout_s` an EnvTorch server answers `TimedOut`, and says whether the
-        session can go on; any other server is no longer waited for."""
+        session can go on; one that says nothing is waited for 5 s longer. Any other server is not."""
         return await self._run(lambda format: ask_step(self._translation, action, format), timeout_s)
 
     async def state(self, *, timeout_s: float | None = None) -> StateT:

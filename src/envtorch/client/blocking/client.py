@@ -149,7 +149,7 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
 
     def step(self, action: ActT, *, timeout_s: float | None = None) -> StepResult[ObsT]:
         """Take one action. Past `timeout_s` an EnvTorch server answers `TimedOut`, and says whether the
-        session can go on; any other server is no longer waited for."""
+        session can go on; one that says nothing is waited for 5 s longer. Any other server is not."""
         return self._run(lambda format: ask_step(self, action, format), timeout_s)
 
     def state(self, *, timeout_s: float | None = None) -> StateT:
