@@ -23,9 +23,11 @@ from envtorch.errors import (
 )
 from envtorch.protocol.flow import drive
 from envtorch.protocol.formats import JSON
+from tests.client.test_clients import ObedientEnv
 from tests.client.test_vector import AwaitedLine, Line, LineEnv, Move, QuickLine
 from tests.faults.counting import Add, Counting, CountingEnv, counting_server, expected
 from tests.faults.proxy import Break, Direction, Fault, Proxy, proxy_to
+from tests.server.environments import AsyncObedient, Order
 from tests.support import Running, cut, eventually, running
 
 HOURS = 3600.0
@@ -120,6 +122,29 @@ class TestTimeouts:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+
+class TestActionsThatCannotBeEncoded:
+    @pytest.mark.parametrize("wire", ["json", "msgpack"])
+    @pytest.mark.parametrize("bad", [Order(do="\ud800"), {"do": "\ud800"}, {"do": object()}], ids=type)
+    def test_is_the_failure_of_its_own_session(self, bad: Any, wire: Any) -> None:
+        with (
+            running(create_app(AsyncObedient, max_concurrent_envs=3)) as server,
+            ObedientEnv.vector(server.url, 3, wire=wire) as envs,
+        ):
+            envs.reset()
+            result = envs.step([Order(do="a"), bad, Order(do="c")])
+            assert list(result.errors) == [1]
+            assert isinstance(result.errors[1], InvalidAction)
+            assert [result[place].observation.said for place in (0, 2)] == ["a", "c"]
+            assert [state.step_count for state in envs.state()] == [1, 0, 1]
+            envs.send({0: bad, 2: Order(do="d")})
+            assert {place: type(one) for place, one in envs.receive(2).items()} == {
+                0: InvalidAction,
+                2: StepResult,
+            }
+            with pytest.raises(InvalidAction, match="cannot be encoded"):
+                envs.step([bad] * 3)
 
 
 class TestLostSessions:

@@ -64,6 +64,21 @@ class OutgoingRows:
             )
         return {"actions": msgspec.Raw(rows)}
 
+    def refusals(self) -> dict[int, InvalidAction]:
+        """The actions that cannot be encoded, by their place in the list, and why."""
+        refused: dict[int, InvalidAction] = {}
+        for place, action in enumerate(self._actions):
+            try:
+                self._translation.encode_action(action, self._format)
+            except InvalidAction as error:
+                refused[place] = error
+        return refused
+
+    def only(self, places: Sequence[int]) -> "OutgoingRows":
+        """Some of the actions."""
+        chosen = [self._actions[place] for place in places]
+        return OutgoingRows(self._translation, self._format, chosen, together=self._together)
+
 
 class OutgoingColumns:
     """Actions that the caller has as columns: a list or an array for each field, or for some."""

@@ -278,7 +278,16 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
 
     def _start(self, places: list[int], actions: Outgoing, timeout_s: float | None) -> SocketFlow[None]:
         sessions = self._opened()
-        parts = [(places[part], actions.data(part)) for part in actions.parts()]
+        try:
+            parts = [(places[part], actions.data(part)) for part in actions.parts()]
+        except InvalidAction:
+            if not isinstance(actions, OutgoingRows):
+                raise
+            refused = actions.refusals()
+            if not 0 < len(refused) < len(places):
+                raise
+            yield from self._start_valid(places, actions, refused, timeout_s)
+            return
         alone: dict[int, bytes] = {}  # filled when it is needed
 
         def one(place: int) -> bytes:
@@ -299,6 +308,20 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         except BaseException:
             self._collector = None  # what was sent was given up
             raise
+
+    def _start_valid(
+        self,
+        places: list[int],
+        actions: OutgoingRows,
+        refused: Mapping[int, InvalidAction],
+        timeout_s: float | None,
+    ) -> SocketFlow[None]:
+        """Send the actions that can be encoded. An action that cannot is its own session's failure."""
+        valid = [index for index in range(len(places)) if index not in refused]
+        yield from self._start([places[index] for index in valid], actions.only(valid), timeout_s)
+        collector = self._collect()
+        for index, error in refused.items():
+            collector.fail(places[index], error)
 
     def _rows(self, actions: Sequence[ActT]) -> OutgoingRows:
         together = self.sessions is not None and "together" in self.sessions.channels.supports

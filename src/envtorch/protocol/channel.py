@@ -65,8 +65,8 @@ class Request(msgspec.Struct, eq=False):
             return f"{self.kind} was not answered within {self.limit_s:g} s"
         margin_s = self.limit_s - self.timeout_s
         return (
-            f"{self.kind} was not answered within {self.timeout_s:g} s, and in {margin_s:g} s more the server "
-            "did not say so: it is stopped, too busy, or out of reach"
+            f"{self.kind} was not answered within {self.timeout_s:g} s, and in {margin_s:g} s more the "
+            "server did not say so: it is stopped, too busy, or out of reach"
         )
 
 
