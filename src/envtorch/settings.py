@@ -3,17 +3,16 @@
 import enum
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from envtorch.errors import ConfigurationError
+from envtorch.replica_names import REPLICA_NAME
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
-    "REPLICA_NAME",
     "REPLSettings",
     "ServerMode",
     "Settings",
@@ -39,9 +38,6 @@ NEUTRAL = frozenset(
     }
 )  # fmt: skip
 """What a program needs to run at all. Tokens and keys are not among it."""
-
-REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
-"""The names that a server may have behind a proxy: those of pods are among them."""
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest HTTP body or WebSocket message that a server reads unless it is configured otherwise."""

@@ -6,7 +6,7 @@ import typer
 
 from envtorch.cli.proxy_files import Upstream, haproxy_file, nginx_file
 from envtorch.errors import ConfigurationError
-from envtorch.settings import REPLICA_NAME
+from envtorch.replica_names import REPLICA_NAME
 
 __all__ = ["proxy_config"]
 

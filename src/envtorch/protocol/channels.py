@@ -24,7 +24,7 @@ from envtorch.protocol.batch import Columns, pick
 from envtorch.protocol.channel import Arrived, Channel, ChannelPhase, Request
 from envtorch.protocol.extended import NOTHING, Message
 from envtorch.protocol.formats import READ_ERRORS, Format
-from envtorch.settings import REPLICA_NAME
+from envtorch.replica_names import REPLICA_NAME
 
 __all__ = ["ClientChannels"]
 
