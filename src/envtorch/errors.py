@@ -18,6 +18,7 @@
     ├── OutOfResources         OUT_OF_RESOURCES    memory, processes or disk ran out
     ├── CapacityReached        CAPACITY_REACHED    every slot is taken; try again later
     ├── Draining               DRAINING            the server is shutting down and takes nothing new
+    ├── SessionElsewhere       SESSION_ELSEWHERE   another replica has the session; try again
     ├── SessionLost            SESSION_ERROR       the session, and its episode, are gone
     ├── InternalError          INTERNAL_ERROR      a fault of the server itself; its log has the error id
     │   └── RecordingFailed    RECORDING_FAILED    the call must be recorded and cannot be; it was not made
@@ -37,8 +38,8 @@
 
 An error with a code travels: the server sends `code`, the message and the error's public
 `details`; the client looks the code up in `BY_CODE` and raises the same class. Those without a code
-never cross the wire. A fault of the infrastructure (`CapacityReached`, `Draining`, `SessionLost`,
-`InternalError`, `ConnectFailed`, `ProviderFailed`) is never a reward of zero. A step that is `TimedOut` or
+never cross the wire. A fault of the infrastructure (`CapacityReached`, `Draining`, `SessionElsewhere`,
+`SessionLost`, `InternalError`, `ConnectFailed`, `ProviderFailed`) is never a reward of zero. A step that is `TimedOut` or
 `OutOfResources` is usually the agent's doing.
 """
 
@@ -75,6 +76,7 @@ __all__ = [
     "RecordingFailed",
     "ResetRequired",
     "ServerExited",
+    "SessionElsewhere",
     "SessionLost",
     "TimedOut",
     "Unauthorized",
@@ -319,6 +321,16 @@ class RecordingFailed(InternalError):
 
     code = "RECORDING_FAILED"
     http_status = 507
+
+
+class SessionElsewhere(EnvTorchError):
+    """The request reached another replica than `details["replica"]`, which has the session.
+
+    It was not run, and whether the session still lives is not known here. Send it again.
+    """
+
+    code = "SESSION_ELSEWHERE"
+    http_status = 503
 
 
 class SessionLost(EnvTorchError):

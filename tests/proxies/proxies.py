@@ -1,13 +1,15 @@
 """nginx and HAProxy, each with the configuration that `envtorch proxy-config` prints."""
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +29,35 @@ def replica(name: str, **env_vars: str) -> ProcessProvider:
     return provider
 
 
+class Addressed(Protocol):
+    """A server that a proxy can stand in front of."""
+
+    @property
+    def base_url(self) -> str | None: ...
+
+
+class Served:
+    """`envtorch serve`, in one process that can be paused, killed, or told to stop."""
+
+    def __init__(self, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "envtorch.cli", "serve", ECHO, "--port", "0", "--finish", "600"],
+            env={**os.environ, "ENVTORCH_REPLICA": name},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self.base_url = self.process.stderr.readline().split(" on ")[1].split()[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
 class Proxy:
     """A proxy in front of replicas, which may change."""
 
@@ -40,7 +71,7 @@ class Proxy:
         self.url = f"http://{self._listen}"
         self._running: list[subprocess.Popen[bytes]] = []
 
-    def configure(self, replicas: Mapping[str, ProcessProvider]) -> None:
+    def configure(self, replicas: Mapping[str, Addressed]) -> None:
         """Start it, or let it read its configuration again: connections that it has go on."""
         named = [f"{name}={(r.base_url or '').removeprefix('http://')}" for name, r in replicas.items()]
         printed = CliRunner().invoke(main, ["proxy-config", self._kind, *named, "--listen", self._listen])

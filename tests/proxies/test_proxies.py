@@ -7,16 +7,13 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from envtorch.cli import main
 from envtorch.client import HTTPEnvClient
 from envtorch.client.blocking.links import SocketLink
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
-from envtorch.errors import ConfigurationError, SessionLost
+from envtorch.errors import SessionLost
 from envtorch.protocol.reconnect import Reconnecting
 from envtorch.providers import ProcessProvider
-from envtorch.settings import Settings
 from tests.proxies.proxies import Proxy, replica
 from tests.recovery.servers import kill
 from tests.support import cut, eventually
@@ -184,20 +181,3 @@ def test_a_visitor_of_the_page_stays_on_one_replica(kind: str, tmp_path: Path) -
             for _ in range(5):
                 assert http.post("/web/step", json={"action": {"message": "hello"}}).status_code == 200
             assert http.get("/web/state").json()["step_count"] == 5
-
-
-def test_what_cannot_be_configured_is_refused_in_a_sentence() -> None:
-    for arguments, said in (
-        (["apache", "a=h:1"], "there are nginx, haproxy"),
-        (["nginx", "a=h"], "web-1=10.0.0.7:8000"),
-        (["nginx", "a~b=h:1"], "cannot be a replica's name"),
-        (["haproxy", "a=h:1", "a=h:2"], "the same name"),
-    ):
-        refused = CliRunner().invoke(main, ["proxy-config", *arguments])
-        assert refused.exit_code == 2, refused.output
-        assert said in " ".join(refused.output.split()), refused.output
-
-
-def test_a_server_with_an_impossible_name_does_not_start() -> None:
-    with pytest.raises(ConfigurationError, match="ENVTORCH_REPLICA"):
-        Settings.from_environ({"ENVTORCH_REPLICA": "a~b"})

@@ -8,10 +8,8 @@ from envtorch.server.sessions.slots import REPLICA_MARK
 
 __all__ = ["Upstream", "haproxy_file", "nginx_file"]
 
-ROUTED_BY = ("EnvTorch-Replica", "EnvTorch-Session", "Mcp-Session-Id")
-"""The headers that name a session's replica; `EnvTorch-Session` is a cookie, too."""
-
-# A WebSocket may be silent for an hour: servers ping every connection sooner.
+# A WebSocket may be silent for an hour: servers ping every connection sooner. No upstream has `max_fails`:
+# one bad request would take its replica away from everybody.
 NGINX = """\
 # Made by `envtorch proxy-config nginx`. Make it anew when replicas come or go, and `nginx -s reload`.
 events {
@@ -36,14 +34,15 @@ http {
         default "$http_envtorch_replica~";
         "" $envtorch_session;
     }
-    map $envtorch_key $envtorch_pool {
-        default $envtorch_anywhere;
+    map $envtorch_key $envtorch_replica {
+        default "";
 @ROUTES@
     }
-    # A page's requests have no session: the same visitor gets the same replica.
-    map $uri $envtorch_anywhere {
-        default envtorch_any;
-        "~^/(web|ws/ui|gradio_api)" envtorch_visitors;
+    # Nothing listens at the replica's address any more: it refused the connection.
+    map "$upstream_status:$upstream_bytes_sent" $envtorch_gone {
+        volatile;
+        default "";
+        "~^502:[0-]" $envtorch_replica;
     }
     map $http_upgrade $envtorch_connection {
         default upgrade;
@@ -54,6 +53,7 @@ http {
         least_conn;
 @SERVERS@
     }
+    # A page's requests have no session: the same visitor gets the same replica.
     upstream envtorch_visitors {
         hash $remote_addr$http_user_agent consistent;
 @SERVERS@
@@ -62,23 +62,59 @@ http {
 
     server {
         listen @LISTEN@;
-        client_max_body_size 0;
+        client_max_body_size @MAX_BYTES@;  # ENVTORCH_MAX_MESSAGE_BYTES of the servers
+        proxy_http_version 1.1;
+        proxy_set_header Host $http_host;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection $envtorch_connection;
+        proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+        proxy_set_header X-Forwarded-Proto $scheme;
+        proxy_set_header EnvTorch-Replica-Gone $envtorch_gone;
+        proxy_buffering off;
+        proxy_connect_timeout 2s;
+        proxy_read_timeout 3600s;
+        proxy_send_timeout 3600s;
+
+        # Requests for a session stay with its replica. (In each location: before, bodies are not measured.)
+        recursive_error_pages on;
+        error_page 418 = @named;
+        location @named {
+            proxy_next_upstream off;
+            error_page 502 504 = @unreached;
+            proxy_pass http://envtorch_at_$envtorch_replica;
+        }
+        # Another replica says what became of the session, of a request that was not sent to its own.
+        location @unreached {
+            if ($upstream_bytes_sent !~ "^[0-]") {
+                return 502;
+            }
+            proxy_pass http://envtorch_any;
+        }
+
+        # What opens a session: a server that is full or is shutting down answers 503, and the next is asked.
+        location ~ ^/(reset|mcp|ws)$ {
+            if ($envtorch_replica) {
+                return 418;
+            }
+            proxy_next_upstream error timeout http_503 non_idempotent;
+            proxy_pass http://envtorch_any;
+        }
+        location ~ ^/(web|ws/ui|gradio_api) {
+            if ($envtorch_replica) {
+                return 418;
+            }
+            proxy_pass http://envtorch_visitors;
+        }
         location / {
-            proxy_pass http://$envtorch_pool;
-            proxy_http_version 1.1;
-            proxy_set_header Host $http_host;
-            proxy_set_header Upgrade $http_upgrade;
-            proxy_set_header Connection $envtorch_connection;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-            proxy_set_header X-Forwarded-Proto $scheme;
-            proxy_buffering off;
-            proxy_connect_timeout 2s;
-            proxy_read_timeout 3600s;
-            proxy_send_timeout 3600s;
+            if ($envtorch_replica) {
+                return 418;
+            }
+            proxy_pass http://envtorch_any;
         }
     }
 }"""
 
+# A named session's server is looked at by its port alone: while that answers, the session may be there.
 HAPROXY = """\
 # Made by `envtorch proxy-config haproxy`. Make it anew when replicas come or go, and reload.
 defaults
@@ -92,21 +128,42 @@ defaults
 
 frontend envtorch
     bind @LISTEN@
+    # The replica of a session: a WebSocket that reconnects names it, ids and cookies begin with it.
+    http-request set-var(txn.key) req.cook(EnvTorch-Session)
+    http-request set-var(txn.key) req.hdr(Mcp-Session-Id) if { req.hdr(Mcp-Session-Id) -m found }
+    http-request set-var(txn.key) req.hdr(EnvTorch-Session) if { req.hdr(EnvTorch-Session) -m found }
+    http-request set-var(txn.key) req.hdr(EnvTorch-Replica) if { req.hdr(EnvTorch-Replica) -m found }
+    http-request set-var(txn.replica) var(txn.key),field(1,~)
+    http-request del-header EnvTorch-Replica-Gone
     use_backend envtorch_pages if { path_beg /web /ws/ui /gradio_api }
-    default_backend envtorch_sessions
+    use_backend envtorch_named if { var(txn.replica) -m str @NAMES@ }
+    use_backend envtorch_ready if { nbsrv(envtorch_ready) gt 0 }
+    default_backend envtorch_any
 
-backend envtorch_sessions
+# Requests for a session stay with its replica while anything listens there; then another one answers.
+backend envtorch_named
     balance leastconn
-    option httpchk GET /health
 @ROUTES@
-@SERVERS@
+@NAMED_SERVERS@
+
+# Requests without a session go to a server that would open one.
+backend envtorch_ready
+    balance leastconn
+    option httpchk GET /ready
+    http-check expect status 200
+@READY_SERVERS@
+
+# Where none would, any server says why, or lets a client wait.
+backend envtorch_any
+    balance leastconn
+@NAMED_SERVERS@
 
 # A page's requests have no session: a cookie keeps a visitor on one replica.
 backend envtorch_pages
     balance leastconn
     cookie EnvTorch-Page insert indirect nocache httponly
     option httpchk GET /health
-@SERVERS@"""
+@PAGE_SERVERS@"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +174,33 @@ class Upstream:
     address: str
 
 
-def nginx_file(upstreams: Sequence[Upstream], listen: str) -> str:
-    """A complete configuration for nginx. An upstream has its replica, and the others as a backup: they
-    answer for one that is gone that its sessions are lost."""
-    routes = "\n".join(f'        "~^{re.escape(u.name)}{REPLICA_MARK}" {_pool(u)};' for u in upstreams)
-    pools = "\n".join(_nginx_pool(upstream, upstreams) for upstream in upstreams)
-    servers = "\n".join(f"        server {u.address} max_fails=1 fail_timeout=2s;" for u in upstreams)
-    return _filled(NGINX, ROUTES=routes, POOLS=pools, SERVERS=servers, LISTEN=listen)
-
-
-def _pool(upstream: Upstream) -> str:
-    return f"envtorch_at_{upstream.name}"
-
-
-def _nginx_pool(upstream: Upstream, upstreams: Sequence[Upstream]) -> str:
-    others = [other for other in upstreams if other is not upstream]
-    lines = [f"        server {upstream.address} max_fails=1 fail_timeout=2s;"]
-    lines += [f"        server {other.address} backup;" for other in others]
-    return f"    upstream {_pool(upstream)} {{\n" + "\n".join(lines) + "\n    }"
-
-
-def haproxy_file(upstreams: Sequence[Upstream], listen: str) -> str:
-    """A complete configuration for HAProxy. A rule whose server is down is passed over: another one answers
-    that the session is lost."""
-    rules = "\n".join(_haproxy_rules(upstream) for upstream in upstreams)
-    servers = "\n".join(
-        f"    server {u.name} {u.address} check inter 1s fall 2 rise 1 cookie {u.name}" for u in upstreams
+def nginx_file(upstreams: Sequence[Upstream], listen: str, max_bytes: int) -> str:
+    """A complete configuration for nginx. `max_bytes` is the largest body that the servers read: a larger
+    one is refused here, as a server that refuses it does not read it to its end."""
+    routes = "\n".join(f'        "~^{re.escape(u.name)}{REPLICA_MARK}" {u.name};' for u in upstreams)
+    pools = "\n".join(
+        f"    upstream envtorch_at_{u.name} {{\n        server {u.address} max_fails=0;\n    }}"
+        for u in upstreams
     )
-    return _filled(HAPROXY, ROUTES=rules, SERVERS=servers, LISTEN=listen)
+    servers = "\n".join(f"        server {u.address} max_fails=0;" for u in upstreams)
+    return _filled(
+        NGINX, ROUTES=routes, POOLS=pools, SERVERS=servers, LISTEN=listen, MAX_BYTES=str(max_bytes)
+    )
+
+
+def haproxy_file(upstreams: Sequence[Upstream], listen: str, max_bytes: int) -> str:
+    """A complete configuration for HAProxy, which has no limit for bodies and needs none."""
+    return _filled(
+        HAPROXY,
+        NAMES=" ".join(upstream.name for upstream in upstreams),
+        ROUTES="\n".join(_haproxy_rules(upstream) for upstream in upstreams),
+        NAMED_SERVERS=_haproxy_servers(upstreams, "check inter 3s fastinter 500ms fall 3 rise 1"),
+        READY_SERVERS=_haproxy_servers(upstreams, "check inter 500ms fall 1 rise 1"),
+        PAGE_SERVERS="\n".join(
+            f"    server {u.name} {u.address} check inter 1s fall 2 rise 1 cookie {u.name}" for u in upstreams
+        ),
+        LISTEN=listen,
+    )
 
 
 def _filled(template: str, **parts: str) -> str:
@@ -154,13 +210,15 @@ def _filled(template: str, **parts: str) -> str:
     return template
 
 
+def _haproxy_servers(upstreams: Sequence[Upstream], checked: str) -> str:
+    return "\n".join(f"    server {u.name} {u.address} {checked}" for u in upstreams)
+
+
 def _haproxy_rules(upstream: Upstream) -> str:
-    begins = f"{upstream.name}{REPLICA_MARK}"
-    named, session, mcp = ROUTED_BY
-    conditions = [
-        f"req.hdr({named}) -m str {upstream.name}",
-        f"req.hdr({session}) -m beg {begins}",
-        f"req.cook({session}) -m beg {begins}",
-        f"req.hdr({mcp}) -m beg {begins}",
-    ]
-    return "\n".join(f"    use-server {upstream.name} if {{ {condition} }}" for condition in conditions)
+    """A request for a session of this replica goes there; if it is down, with a word that it is."""
+    name = upstream.name
+    is_meant = f"{{ var(txn.replica) -m str {name} }}"
+    return (
+        f"    http-request set-header EnvTorch-Replica-Gone {name} if {is_meant} !{{ srv_is_up({name}) }}\n"
+        f"    use-server {name} if {is_meant}"
+    )

@@ -1,5 +1,6 @@
 """The HTTP client: for code written against the first API, and for where only HTTP gets through."""
 
+import time
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
@@ -17,6 +18,8 @@ from envtorch.errors import (
     ConnectFailed,
     EnvTorchError,
     InvalidAction,
+    SessionElsewhere,
+    SessionLost,
     TimedOut,
     from_wire,
 )
@@ -30,6 +33,9 @@ __all__ = ["HTTPEnvClient"]
 
 ANSWER_MARGIN_S = 5.0
 """How much longer than the server's deadline to wait for its reply that the deadline passed."""
+
+MISROUTED_S = 1.0
+"""How long to wait before a request is sent again that reached another replica than its session's."""
 
 CLOSING_S = 2.0
 """How long to try to tell the server that the session is over."""
@@ -153,17 +159,26 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
         if self._is_closed:
             raise ClientClosed("the client was closed; reset() opens a new session")
-        try:
-            with self._guard:
-                response = self._http.request(method, path, content=body, headers=headers, timeout=timeout)
-        except httpx.TimeoutException as error:
-            raise TimedOut(f"{method} {path} was not answered in time: {error!r}") from error
-        except httpx.TransportError as error:
-            raise ConnectFailed(f"{method} {shown_url(self.base_url)}{path} failed: {error}") from error
-        if response.is_success:
-            payload: dict[str, Any] = response.json()
-            return payload
-        raise _error_in(response)
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            try:
+                with self._guard:
+                    response = self._http.request(
+                        method, path, content=body, headers=headers, timeout=timeout
+                    )
+            except httpx.TimeoutException as error:
+                raise TimedOut(f"{method} {path} was not answered in time: {error!r}") from error
+            except httpx.TransportError as error:
+                raise ConnectFailed(f"{method} {shown_url(self.base_url)}{path} failed: {error}") from error
+            if response.is_success:
+                payload: dict[str, Any] = response.json()
+                return payload
+            refused = _error_in(response)
+            if not isinstance(refused, SessionElsewhere):
+                raise refused
+            if time.monotonic() + MISROUTED_S >= deadline:
+                raise SessionLost(f"the session was not found in time: {refused.message}") from refused
+            time.sleep(MISROUTED_S)
 
     def __enter__(self) -> Self:
         return self

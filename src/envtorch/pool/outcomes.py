@@ -11,6 +11,7 @@ from envtorch.errors import (
     EnvTorchError,
     InternalError,
     ProviderFailed,
+    SessionElsewhere,
     SessionLost,
     TimedOut,
 )
@@ -29,7 +30,15 @@ __all__ = [
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
-INFRASTRUCTURE = (CapacityReached, Draining, SessionLost, InternalError, ConnectFailed, ProviderFailed)
+INFRASTRUCTURE = (
+    CapacityReached,
+    Draining,
+    SessionElsewhere,
+    SessionLost,
+    InternalError,
+    ConnectFailed,
+    ProviderFailed,
+)
 """Faults that say nothing about the policy: the episode is played again, elsewhere.
 
 `TimedOut` and `OutOfResources` are not among them: an action that hangs or takes too much memory is the

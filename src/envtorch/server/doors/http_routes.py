@@ -37,6 +37,7 @@ from envtorch.server.doors.http_bodies import (
     StepRequest,
 )
 from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
 from envtorch.types import EnvironmentMetadata
@@ -316,11 +317,15 @@ class HttpDoor:
         self._unclaimed = live
         return next(iter(live.values())) if len(live) == 1 else None
 
+    def _missing(self, request: Request) -> EnvTorchError:
+        gone = SessionLost(f"the session of this {SESSION_HEADER} is gone; POST /reset opens one")
+        return missing(_token(request) or "", self._sessions.replica, request.headers, gone)
+
     async def _session(self, request: Request) -> Session:
         if _token(request) is not None:
             session = self._named(request)
             if session is None:
-                raise SessionLost(f"the session of this {SESSION_HEADER} is gone; POST /reset opens one")
+                raise self._missing(request)
             return session
         if self._sessions.serves_anonymous:
             return await self._sessions.anonymous()

@@ -31,6 +31,7 @@ from envtorch.server.doors.http_routes import SESSION_HEADER, error_response, re
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.doors.mcp_stateless import StatelessMcp
 from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 
 __all__ = ["MCP_SESSION_HEADER", "McpDoor"]
@@ -83,18 +84,20 @@ class McpDoor:
         if revision is not None and revision not in HANDSHAKE_REVISIONS:
             return _json(failure(None, _unsupported(revision)), 400)
         if isinstance(value, list):
-            return await self._batch(value, self._held(session_id), revision)
+            return await self._batch(value, self._held(session_id), request, revision)
         message = take(value)
         if message.kind is McpMessageKind.REQUEST and message.method == "initialize":
             return await self._initialize(message, request, session_id)
         session = self._held(session_id)
         if session is None:
-            return _unknown_session(session_id)
+            return self._unknown(session_id, request)
         if message.kind is not McpMessageKind.REQUEST:
             return Response(status_code=202)
         return _json(await self.answer(message, session))
 
-    async def _batch(self, values: list[Any], session: Session | None, revision: str | None) -> Response:
+    async def _batch(
+        self, values: list[Any], session: Session | None, request: Request, revision: str | None
+    ) -> Response:
         """The answers to the requests of a batch, in its order; nothing where it has none."""
         if revision is not None and revision not in BATCH_REVISIONS:
             raise InvalidMessage(Code.INVALID_REQUEST, f"Invalid request: revision {revision} has no batches")
@@ -104,7 +107,7 @@ class McpDoor:
             why = f"Invalid request: the batch has {len(values)} messages, above {MOST_IN_BATCH}"
             raise InvalidMessage(Code.INVALID_REQUEST, why)
         if session is None:
-            return _unknown_session(None)
+            return self._unknown(request.headers.get(MCP_SESSION_HEADER), request)
         answers = [await self._in_batch(value, session) for value in values]
         told = [answer for answer in answers if answer is not None]
         return _json(b"[%b]" % b",".join(told)) if told else Response(status_code=202)
@@ -124,7 +127,7 @@ class McpDoor:
         """End the client's session."""
         session = self._held(request.headers.get(MCP_SESSION_HEADER))
         if session is None:
-            return _unknown_session(request.headers.get(MCP_SESSION_HEADER))
+            return self._unknown(request.headers.get(MCP_SESSION_HEADER), request)
         await self._sessions.release(session)
         return Response(status_code=204)
 
@@ -135,11 +138,19 @@ class McpDoor:
     def _held(self, session_id: str | None) -> Session | None:
         return self._sessions.by_token(session_id) if session_id else None
 
+    def _unknown(self, session_id: str | None, request: Request) -> Response:
+        """404 is how MCP tells a client to initialise anew, 400 that it has to name its session."""
+        if session_id is None:
+            told = f"{MCP_SESSION_HEADER} is missing: initialize first, and send what the answer has"
+            return JSONResponse({"detail": told}, status_code=400)
+        gone = SessionLost(f"there is no session of this {MCP_SESSION_HEADER}")
+        return error_response(missing(session_id, self._sessions.replica, request.headers, gone))
+
     async def _initialize(self, message: McpMessage, request: Request, session_id: str | None) -> Response:
         """Begin a session; one that is repeated inside a session is answered and begins no other."""
         session = self._held(session_id)
         if session_id is not None and session is None:
-            return _unknown_session(session_id)
+            return self._unknown(session_id, request)
         existing = session.token if session is not None else request.headers.get(SESSION_HEADER)
         answer, session = await self.initialize(message, existing)
         headers = {MCP_SESSION_HEADER: session.token} if session is not None else None
@@ -170,7 +181,8 @@ class McpDoor:
         if existing is not None:
             prepared = self._sessions.by_token(existing)
             if prepared is None:
-                raise SessionLost(f"the session of this {SESSION_HEADER} is gone")
+                gone = SessionLost(f"the session of this {SESSION_HEADER} is gone")
+                raise missing(existing, self._sessions.replica, None, gone)
             return prepared, None
         session = await self._sessions.open(held=False)
         try:
@@ -214,14 +226,6 @@ def _unsupported(revision: str) -> RpcError:
         "Unsupported protocol version",
         {"supported": supported, "requested": revision[:100]},
     )
-
-
-def _unknown_session(session_id: str | None) -> Response:
-    """404 is how MCP tells a client to initialise anew, 400 that it has to name its session."""
-    if session_id is None:
-        told = f"{MCP_SESSION_HEADER} is missing: initialize first, and send what the answer has"
-        return JSONResponse({"detail": told}, status_code=400)
-    return JSONResponse({"detail": f"there is no session of this {MCP_SESSION_HEADER}"}, status_code=404)
 
 
 def _json(body: bytes, status: int = 200) -> Response:

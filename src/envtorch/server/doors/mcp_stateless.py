@@ -20,6 +20,7 @@ from envtorch.protocol.mcp_message import HANDSHAKE_REVISIONS, STATELESS_REVISIO
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, SessionRequired
 from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 from envtorch.server.sessions.slots import Names
 
@@ -59,7 +60,7 @@ class StatelessMcp:
         status = 200
         try:
             _check(message, request)
-            answer = success(message.id, await self._result(message, token))
+            answer = success(message.id, await self._result(message, token, request))
         except RpcError as error:
             answer, status = failure(message.id, error), STATUS.get(error.code, 200)
         except EnvTorchError as error:
@@ -79,7 +80,7 @@ class StatelessMcp:
             self._issued.popitem(last=False)
         return token
 
-    async def _result(self, message: McpMessage, token: str | None) -> bytes:
+    async def _result(self, message: McpMessage, token: str | None, request: Request) -> bytes:
         match message.method:
             case "server/discover":
                 return self._discovered(knows_its_session=token is not None)
@@ -87,7 +88,7 @@ class StatelessMcp:
                 tools = await self._list(token)
                 return b'{"resultType":"complete","ttlMs":0,"cacheScope":"private",' + tools[1:]
             case "tools/call":
-                session = await self._session(token)
+                session = await self._session(token, request)
                 return b'{"resultType":"complete",' + (await self._tools.call(session, message.params))[1:]
             case method:
                 raise RpcError(Code.METHOD_NOT_FOUND, f"Method not found: {method}")
@@ -98,7 +99,7 @@ class StatelessMcp:
             self._tools.list(session) if session is not None else self._tools.list_any(self._sessions)
         )
 
-    async def _session(self, token: str | None) -> Session:
+    async def _session(self, token: str | None, request: Request) -> Session:
         """The session of a request; one that was given a cookie has its session opened by its first call."""
         if token is None:
             if self._sessions.serves_anonymous:
@@ -109,11 +110,12 @@ class StatelessMcp:
                 f"answer sets, or use revision {HANDSHAKE_REVISIONS[0]}"
             )
         session = self._sessions.by_token(token)
-        return session if session is not None else await self._open(token)
+        return session if session is not None else await self._open(token, request)
 
-    async def _open(self, token: str) -> Session:
+    async def _open(self, token: str, request: Request) -> Session:
         if token not in self._issued:
-            raise SessionLost(f"the session of this {SESSION_HEADER} is gone; POST /reset opens one")
+            gone = SessionLost(f"the session of this {SESSION_HEADER} is gone; POST /reset opens one")
+            raise missing(token, self._sessions.replica, request.headers, gone)
         del self._issued[token]
         session = await self._sessions.open(held=False, token=token)
         try:

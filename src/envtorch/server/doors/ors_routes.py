@@ -34,6 +34,7 @@ from envtorch.server.doors.http_bodies import ResetRequest
 from envtorch.server.doors.http_routes import DefaultRoute, answering_errors, require_json
 from envtorch.server.doors.task_routes import InvalidIndex, UnknownEnvironment
 from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 
 __all__ = ["ORS_PATHS", "ORS_SESSION_HEADER", "OrsDoor"]
@@ -324,7 +325,8 @@ class OrsDoor:
             raise BadRequest(f"{ORS_SESSION_HEADER} header is required")
         session = self._sessions.by_token(token.strip())
         if session is None:
-            raise SessionGone(f"the session of this {ORS_SESSION_HEADER} is gone")
+            gone = SessionGone(f"the session of this {ORS_SESSION_HEADER} is gone")
+            raise missing(token.strip(), self._sessions.replica, request.headers, gone)
         session.renew()
         return session
 

@@ -6,18 +6,22 @@ from typing import Any
 
 from starlette.websockets import WebSocket
 
-from envtorch.errors import EnvTorchError
+from envtorch.errors import Draining, EnvTorchError
 from envtorch.protocol.extended import FORMATS
 from envtorch.protocol.wire import error_reply
 from envtorch.server.doors.base_wire import BaseConversation
 from envtorch.server.doors.extended_wire import ExtendedConversation
+from envtorch.server.doors.http_routes import error_response
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.sessions.registry import Sessions
+from envtorch.server.sessions.replica_names import REPLICA_HEADER, elsewhere
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.connection import STALLED_S, Line, accept
 from envtorch.settings import ServerMode
 
 __all__ = ["SocketDoor"]
+
+TRY_AGAIN_LATER = 1013
 
 ARRIVAL_PATIENCE_S = 0.25
 """How long a new socket waits for a slot: the one before it may just be closing."""
@@ -43,6 +47,10 @@ class SocketDoor:
 
     async def endpoint(self, websocket: WebSocket) -> None:
         """Serve one socket: on the extended wire if the client offers it, else on OpenEnv's."""
+        refusal = self._refusal(websocket)
+        if refusal is not None:
+            await _deny(websocket, refusal)
+            return
         for offered in websocket.scope.get("subprotocols", ()):
             format = FORMATS.get(offered)
             if format is not None:
@@ -53,6 +61,16 @@ class SocketDoor:
                 return
         session_id = websocket.query_params.get("session_id")
         await self._base(await self._accept(websocket), session_id)
+
+    def _refusal(self, websocket: WebSocket) -> EnvTorchError | None:
+        """Why a handshake is refused that a proxy had better give to another replica.
+
+        A client that says no replica has no session yet, and a server that is leaving opens none.
+        """
+        own, named = self._sessions.replica, websocket.headers.get(REPLICA_HEADER)
+        if own is not None and self._sessions.is_leaving and named is None:
+            return Draining("the server is shutting down and opens no session")
+        return elsewhere(named, own, websocket.headers)
 
     async def _accept(self, websocket: WebSocket, subprotocol: str | None = None) -> Line:
         return await accept(websocket, subprotocol, max_bytes=self._max_bytes, stalled_s=self._stalled_s)
@@ -90,6 +108,14 @@ class SocketDoor:
         session = self._sessions.get(session_id)
         session.attach()
         return session
+
+
+async def _deny(websocket: WebSocket, refusal: EnvTorchError) -> None:
+    """Answer a handshake with an error; a server that cannot do that closes the socket."""
+    if "websocket.http.response" in websocket.scope.get("extensions", {}):
+        await websocket.send_denial_response(error_response(refusal))
+    else:
+        await websocket.close(TRY_AGAIN_LATER)
 
 
 class Once:

@@ -27,6 +27,7 @@ from envtorch.server.runners.runner import Runner
 from envtorch.server.runners.thread_runner import ThreadStock
 from envtorch.server.sessions.environment_factory import Factory
 from envtorch.server.sessions.remote_sessions import NoPeers, Peers
+from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session, outcome_of
 from envtorch.server.sessions.slots import Names, Room, Slots
 from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused, unless_ended
@@ -154,14 +155,16 @@ class Sessions:
         return self._live.get(session_id)
 
     def get(self, session_id: str) -> Session:
-        """The session that callers may use by its id. Raises `SessionLost` when there is none, or no longer.
+        """The session that callers may use by its id. Raises `SessionLost` when there is none, or no longer,
+        and `SessionElsewhere` for one of another replica.
 
         An id is no secret: it stands in logs, recordings and states. Only sessions that were asked for by
         `openenv/session/create`, whose callers have nothing else, are found by it.
         """
         session = self._live.get(session_id)
         if session is None or not session.is_open_by_id:
-            raise SessionLost(f"Unknown session_id: {session_id[:100]}")
+            gone = SessionLost(f"Unknown session_id: {session_id[:100]}")
+            raise missing(session_id, self.replica, None, gone)
         return session
 
     def by_token(self, token: str) -> Session | None:
