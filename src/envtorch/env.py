@@ -3,6 +3,7 @@
 `EnvSpec` is the one value that server and client must agree on: which classes travel.
 """
 
+import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -222,6 +223,8 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
     """Whether a step before the first `reset` is refused."""
     deterministic: bool | None = None
     """What the environment says about playing an episode again."""
+    takes_seed: bool = False
+    """Whether `reset` has a parameter `seed` for whole numbers."""
     has_tool_steps: bool = False
     """Whether calls of tools are actions, beside those of the class above (`ToolSteps`)."""
 
@@ -260,6 +263,7 @@ class EnvSpec(Generic[ActT, ObsT, StateT]):
             name=name or _name_of(source),
             requires_reset=bool(getattr(source, "REQUIRES_RESET", True)),
             deterministic=getattr(source, "DETERMINISTIC", None),
+            takes_seed=isinstance(source, type) and _takes_seed(source),
         )
 
 
@@ -282,6 +286,17 @@ def _declared_types(environment: type) -> _Declared:
     defaults = (*(getattr(environment, "DEFAULT_CLASSES", None) or (None, None)), None)
     named = zip(arguments, hinted, defaults, strict=True)
     return _Declared(*(_a_class(a) or _a_class(h) or d for a, h, d in named))
+
+
+def _takes_seed(environment: type) -> bool:
+    own = getattr(environment, "reset_async", None)
+    is_written = own is not None and own is not Environment.reset_async
+    reset = own if is_written else getattr(environment, "reset", None)
+    try:
+        parameters = inspect.signature(reset).parameters if callable(reset) else {}
+    except (TypeError, ValueError):
+        return False
+    return "seed" in parameters and _hints(reset).get("seed", int) in (int, int | None, Any)
 
 
 def _a_class(hint: object) -> type | None:

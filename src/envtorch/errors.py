@@ -39,8 +39,8 @@
 An error with a code travels: the server sends `code`, the message and the error's public
 `details`; the client looks the code up in `BY_CODE` and raises the same class. Those without a code
 never cross the wire. A fault of the infrastructure (`CapacityReached`, `Draining`, `SessionElsewhere`,
-`SessionLost`, `InternalError`, `ConnectFailed`, `ProviderFailed`) is never a reward of zero. A step that is `TimedOut` or
-`OutOfResources` is usually the agent's doing.
+`SessionLost`, `InternalError`, `ConnectFailed`, `ProviderFailed`) is never a reward of zero. A step that is
+`TimedOut` or `OutOfResources` is usually the agent's doing.
 """
 
 from collections.abc import Mapping

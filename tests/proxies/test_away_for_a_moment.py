@@ -2,8 +2,9 @@
 
 import signal
 import socket
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +13,11 @@ import httpx
 import pytest
 
 from envtorch.client import HTTPEnvClient
+from envtorch.client.blocking.links import SocketLink
+from envtorch.client.opening import reconnecting
 from envtorch.envs.echo_env import EchoAction, EchoEnv, EchoObservation, EchoState
 from envtorch.errors import Draining, SessionLost
+from envtorch.protocol.reconnect import Reconnecting
 from tests.proxies.proxies import Proxy, Served
 from tests.proxies.test_proxies import replica_of
 from tests.support import cut, eventually
@@ -39,6 +43,11 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
         proxy = opened.enter_context(Proxy(request.param, tmp_path))
         proxy.configure(replicas)
         yield Pair(proxy, replicas)
+
+
+def send_to(processes: Iterable[subprocess.Popen[str]], number: signal.Signals) -> None:
+    for process in processes:
+        process.send_signal(number)
 
 
 def home_of(client: EchoOverHTTP) -> str:
@@ -80,9 +89,8 @@ def test_sessions_of_a_replica_that_pauses_are_not_lost(pair: Pair) -> None:
         opened.callback(client.close)
         client.reset()
         paused = {pair.replicas[name].process for name in (replica_of(env), home_of(client))}
-        for process in paused:
-            process.send_signal(signal.SIGSTOP)
-        going_on = threading.Timer(PAUSE_S, lambda: [p.send_signal(signal.SIGCONT) for p in paused])
+        send_to(paused, signal.SIGSTOP)
+        going_on = threading.Timer(PAUSE_S, send_to, (paused, signal.SIGCONT))
         going_on.start()
         opened.callback(going_on.join)
         threading.Event().wait(PAUSE_S / 2)  # the proxy has looked at them, more than once
@@ -148,8 +156,7 @@ def test_a_session_that_is_never_found_is_lost_within_the_time_to_reconnect(pair
     url = pair.replicas["web-2"].base_url
     with EchoEnv(url, reconnect_s=2) as env:
         env.reset()
-        link = env._link
-        link._session.channels.replica = "web-1"  # type: ignore[attr-defined]
+        connection_of(env).channels.replica = "web-1"
         cut(env)
         with pytest.raises(SessionLost, match="503"):
             env.step(EchoAction(message="x"))
@@ -164,14 +171,18 @@ def test_a_session_whose_replica_died_is_played_again_behind_the_proxy(pair: Pai
     with EchoEnv(pair.proxy.url, recover="replay") as env:
         env.reset(seed=1)
         env.step(EchoAction(message="one"))
-        home = replica_of_recovered(env)
+        home = connection_of(env).channels.replica
+        assert home is not None
         pair.replicas[home].process.kill()
         pair.replicas[home].process.wait()
         env.step(EchoAction(message="two"))
         assert env.state().step_count == 2
-        assert replica_of_recovered(env) != home
+        assert connection_of(env).channels.replica != home
 
 
-def replica_of_recovered(env: EchoEnv) -> str:
-    name: str = env._link._session.session.channels.replica  # type: ignore[attr-defined]
-    return name
+def connection_of(env: EchoEnv) -> Reconnecting:
+    link = env._link
+    assert isinstance(link, SocketLink)
+    connection = reconnecting(link._session)
+    assert connection is not None
+    return connection

@@ -16,6 +16,8 @@ WILD_STEP = "DICE_WILD_STEP"
 """The environment variable with the number of the step that a server answers with its own process id."""
 SHARED = "DICE_SHARED"
 """The environment variable with a file outside of all sessions, which every step makes longer."""
+ROOM = "DICE_ROOM"
+"""The environment variable with the number of sessions that `small` has room for."""
 STEP_S = "DICE_STEP_S"
 """The environment variable with the seconds that a step takes."""
 
@@ -73,6 +75,13 @@ class Unrepeatable(Dice):
     DETERMINISTIC = False
 
 
+class Seedless(Dice):
+    """Always rolls the same."""
+
+    def reset(self) -> Rolled:  # type: ignore[override]
+        return super().reset(seed=1)
+
+
 class DiceTogether(Dice):
     """Dice that are rolled together, and answered in columns."""
 
@@ -91,7 +100,9 @@ class DiceEnv(EnvClient[Roll, Rolled, State]): ...
 
 
 app = create_app(Dice, sessions=4000)
+small = create_app(Dice, sessions=int(os.environ.get(ROOM, "1")))
 together = create_app(DiceTogether, sessions=4000)
+seedless = create_app(Seedless, sessions=10)
 unrepeatable = create_app(Unrepeatable, sessions=10)
 
 

@@ -176,3 +176,16 @@ def test_a_vector_moves_when_its_server_refuses_a_reset(stack: ExitStack, tmp_pa
         assert first.process.wait(PATIENCE_S) == 0, "it has no session any more"
         result = envs.step([Roll()] * 3)
         assert [one.observation.rolls for one in result] == [rolls_of(7, 3), rolls_of(20, 1), rolls_of(9, 2)]
+
+
+def test_a_vector_moves_before_its_server_goes(stack: ExitStack, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first, second = (started(stack, log, finish_s=LONG_S) for _ in range(2))
+    with DiceEnv.vector(first.url, 3, recover="replay", elsewhere=[second.url]) as envs:
+        envs.reset(seed=7)
+        envs.step([Roll()] * 3)
+        first.notice()
+        envs.step([Roll()] * 3)  # its answer comes with the notice
+        result = envs.step([Roll()] * 3)
+        assert [one.observation.rolls for one in result] == [rolls_of(7 + place, 3) for place in range(3)]
+        assert first.process.wait(PATIENCE_S) == 0, "it has no session any more"

@@ -9,6 +9,7 @@ import pytest
 
 from envtorch.client import AsyncEnvClient
 from envtorch.client.blocking.links import SocketLink
+from envtorch.client.client_options import Wire
 from envtorch.client.opening import reconnecting
 from envtorch.errors import ConfigurationError, SessionLost, TimedOut, Unsupported
 from envtorch.pool import AsyncEnvPool, EnvPool, Finished
@@ -37,6 +38,29 @@ def test_a_client_goes_on_after_its_server_was_killed(start: Callable[..., Killa
         assert env.state().step_count == STEPS
     require_each_step_once(tmp_path / "log")
     assert [len(steps) for steps in sessions_in(tmp_path / "log").values()] == [3, STEPS + 1]
+
+
+def test_an_episode_that_was_reset_without_a_seed_is_the_same_when_it_is_played_again(
+    start: Callable[..., Killable],
+) -> None:
+    """Nothing that was answered tells which episode it is: the die has not been rolled yet."""
+    first, second = start(), start()
+    with DiceEnv(first.url, recover="replay", elsewhere=[second.url]) as env:
+        env.reset()
+        (copy,) = env.fork()
+        with copy:
+            rolls = [copy.step(Roll(sides=10**6)).observation.rolls for _ in range(3)][-1]
+        first.kill()
+        assert [env.step(Roll(sides=10**6)).observation.rolls for _ in range(3)][-1] == rolls
+
+
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+def test_a_reset_that_takes_no_seed_is_given_none(start: Callable[..., Killable], wire: Wire) -> None:
+    server = start("tests.recovery.dice:seedless")
+    with DiceEnv(server.url, recover="replay", wire=wire) as env:
+        assert env.reset().observation.rolls == []
+    with DiceEnv.vector(server.url, 2, recover="replay", wire=wire) as envs:
+        assert envs.reset().errors == {}
 
 
 def test_async_clients_and_their_forks_go_on_after_a_drain_and_a_kill(start: Callable[..., Killable]) -> None:

@@ -1,18 +1,20 @@
 """Vectors whose episodes survive their server, over real sockets and servers that are killed."""
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from envtorch.client.client_options import Wire
 from envtorch.errors import EnvTorchError, SessionLost, TimedOut
-from tests.recovery.dice import STEP_S, WILD_STEP, DiceEnv, Roll, rolls_of
+from tests.recovery.dice import ROOM, STEP_S, WILD_STEP, DiceEnv, Roll, rolls_of
 from tests.recovery.servers import DICE, Killable, require_each_step_once, sessions_in
 
 STEPS = 8
 PLACES = 5
+SMALL = "tests.recovery.dice:small"
 TOGETHER = "tests.recovery.dice:together"
 Start = Callable[..., Killable]
 
@@ -131,3 +133,44 @@ def test_a_vector_is_recovered_at_its_own_address_when_a_server_is_there_again(s
         first.close()
         start(port=port)
         assert [one.observation.rolls for one in envs.step([Roll()] * PLACES)] == rolls(2)
+
+
+@pytest.mark.parametrize("has_room_for", ["1", "3"])
+def test_a_vector_moves_on_from_a_server_that_is_too_small(start: Start, has_room_for: str) -> None:
+    first, small, large = start(), start(SMALL, **{ROOM: has_room_for}), start()
+    with DiceEnv.vector(first.url, PLACES, recover="replay", elsewhere=Route([small.url, large.url])) as envs:
+        envs.reset(seed=20)
+        envs.step([Roll()] * PLACES)
+        first.kill()
+        result = envs.step([Roll()] * PLACES)
+        assert result.errors == {}
+        assert [one.observation.rolls for one in result] == rolls(2)
+
+
+class Route:
+    """Addresses, one after the other."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._next = itertools.cycle(addresses)
+
+    def next_address(self, timeout_s: float) -> str:
+        return next(self._next)
+
+    async def next_address_async(self, timeout_s: float) -> str:
+        return next(self._next)
+
+    def for_copy(self) -> "Route":
+        return self
+
+    def release(self) -> None: ...
+
+
+def test_a_vector_reset_without_seeds_is_played_again_with_the_same_ones(start: Start) -> None:
+    first, second = start(), start()
+    with DiceEnv.vector(first.url, PLACES, recover="replay", elsewhere=[second.url]) as envs:
+        envs.reset()
+        begun = [one.observation.rolls for one in envs.step([Roll()] * PLACES)]
+        first.kill()
+        result = envs.step([Roll()] * PLACES)
+        assert result.errors == {}
+        assert [one.observation.rolls[:1] for one in result] == begun

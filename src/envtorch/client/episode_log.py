@@ -1,17 +1,21 @@
 """What an episode was made of, so that it can be played again: its calls, and a digest of every answer."""
 
 import hashlib
+import secrets
 from typing import Any, NamedTuple
 
 from envtorch.errors import Cancelled, TimedOut
+from envtorch.protocol.encoding import encode_value
 from envtorch.protocol.formats import Format
 from envtorch.protocol.wire import Answer, Ask
 
-__all__ = ["EpisodeLog", "Played", "digest_of"]
+__all__ = ["EpisodeLog", "Played", "digest_of", "with_seed"]
 
 CHANGING = frozenset(("reset", "step", "mcp"))
 """The calls that may change an environment; the others are not played again."""
 DIGEST_BYTES = 16
+SEEDS = 2**31
+"""How many seeds there are to draw from: more than these do not fit in a number of 32 bits with a sign."""
 KNOWN = frozenset(("observation", "reward", "done", "terminated", "truncated", "metadata"))
 """What a server says of a step."""
 
@@ -21,6 +25,14 @@ class Played(NamedTuple):
 
     ask: Ask
     digest: bytes
+
+
+def with_seed(options: bytes | None, format: Format) -> bytes:
+    """The options of a reset, with a seed drawn here if they have none: played again, it is the same."""
+    given: dict[str, Any] = format.read(options) if options else {}
+    if options and given.get("seed") is not None:
+        return options
+    return encode_value({**given, "seed": secrets.randbelow(SEEDS)}, format)
 
 
 class EpisodeLog:

@@ -90,7 +90,13 @@ def open_vector(options: ClientOptions, count: int, unharmful: Exceptions = ()) 
     connection = yield from _somewhere(opening, options)
     recover_s, clock = options.recover_s, time.monotonic
     try:
-        return ReplayingSessions(connection, recover_s=recover_s, clock=clock, unharmful=unharmful)
+        return ReplayingSessions(
+            connection,
+            recover_s=recover_s,
+            clock=clock,
+            unharmful=unharmful,
+            has_elsewhere=bool(options.elsewhere),
+        )
     except Unsupported:
         yield from connection.close()
         raise

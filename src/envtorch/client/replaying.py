@@ -8,7 +8,7 @@ same calls there, compares the answers, and only then sends the call that was un
 import logging
 from collections.abc import Callable
 
-from envtorch.client.episode_log import EpisodeLog, digest_of
+from envtorch.client.episode_log import EpisodeLog, digest_of, with_seed
 from envtorch.client.pausable import PausableFlow, Paused
 from envtorch.errors import (
     CapacityReached,
@@ -35,6 +35,7 @@ __all__ = [
     "diverged",
     "require_deterministic",
     "still_recovering",
+    "takes_seed",
 ]
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,8 @@ class Replaying:
         """The reply to one request, from this server or, after a recovery, from another."""
         if self._lost is not None and ask.type != "reset":
             raise self._lost
+        if ask.type == "reset" and takes_seed(self.session):
+            ask = Ask("reset", with_seed(ask.data, self.format))
         deadline = None if timeout_s is None else self._clock() + timeout_s
         if self._is_to_move:
             self._gone = Draining("the server is shutting down")
@@ -269,6 +272,11 @@ class Replaying:
     def _give_up(self, error: EnvTorchError) -> EnvTorchError:
         self._lost = error
         return error
+
+
+def takes_seed(session: PlainSession) -> bool:
+    """Whether the environment of a session says that its `reset` takes a seed."""
+    return isinstance(session, Reconnecting) and "seed" in session.channels.supports
 
 
 def require_deterministic(session: PlainSession) -> None:

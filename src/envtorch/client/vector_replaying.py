@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envtorch.client.episode_log import EpisodeLog, Played, digest_of
+from envtorch.client.episode_log import EpisodeLog, Played, digest_of, with_seed
 from envtorch.client.pausable import PausableFlow, Paused
 from envtorch.client.replaying import (
     LOST,
@@ -20,9 +20,18 @@ from envtorch.client.replaying import (
     diverged,
     require_deterministic,
     still_recovering,
+    takes_seed,
 )
 from envtorch.client.vector_sessions import VectorSessions
-from envtorch.errors import ClientClosed, Draining, EnvTorchError, ProtocolError, SessionLost, TimedOut
+from envtorch.errors import (
+    CapacityReached,
+    ClientClosed,
+    Draining,
+    EnvTorchError,
+    ProtocolError,
+    SessionLost,
+    TimedOut,
+)
 from envtorch.protocol.backoff import new_backoff
 from envtorch.protocol.batch import payloads_of
 from envtorch.protocol.channel import Arrived, ChannelPhase
@@ -59,11 +68,14 @@ class ReplayingSessions(VectorSessions):
         recover_s: float,
         clock: Callable[[], float],
         unharmful: tuple[type[BaseException], ...] = (),
+        has_elsewhere: bool = False,
     ) -> None:
-        """Raises `Unsupported` for an environment that says it is not deterministic."""
+        """`has_elsewhere` says that a `Move` leads to another address than before. Raises `Unsupported` for
+        an environment that says it is not deterministic."""
         super().__init__(connection)
         require_deterministic(connection)
         self._recover_s, self._clock = recover_s, clock
+        self._has_elsewhere = has_elsewhere
         self._logs = [EpisodeLog() for _ in range(len(connection.channels))]
         self._asked: dict[int, Asked] = {}
         self._gone: dict[int, EnvTorchError] = {}
@@ -107,6 +119,7 @@ class ReplayingSessions(VectorSessions):
         timeout_s: float | None,
     ) -> SocketFlow[None]:
         data = {place: one(place) for place in places}  # now: the caller may change the actions
+        self._leave_if_draining()
         if not self._gone.keys().isdisjoint(places):
             yield from self.ask_each("step", data, timeout_s)
             return
@@ -118,12 +131,26 @@ class ReplayingSessions(VectorSessions):
     def ask_each(
         self, kind: str, data: Mapping[int, bytes | None], timeout_s: float | None
     ) -> SocketFlow[None]:
+        self._leave_if_draining()
+        if kind == "reset" and takes_seed(self._connection):
+            data = {place: with_seed(asked, self.format) for place, asked in data.items()}
         here = {place: asked for place, asked in data.items() if place not in self._gone}
         frame = None
         if here:
             frame = self.channels.each(kind, here, **self._connection.within(timeout_s))
         self._note(kind, data, timeout_s)
         yield from self._sent(frame)
+
+    def _leave_if_draining(self) -> None:
+        """Have every session recovered elsewhere, between two calls, as a single one is: see `Replaying`."""
+        channels = self.channels
+        if not (channels.is_draining and channels.is_deterministic is True and self._has_elsewhere):
+            return
+        known = all(
+            self._logs[place].unknown is None for place in range(len(self)) if place not in self._lost
+        )
+        if known and not (self._asked or self._gone):
+            self._lose_all(Draining("the server is shutting down"))
 
     def _note(self, kind: str, data: Mapping[int, bytes | None], timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else self._clock() + timeout_s
@@ -324,6 +351,8 @@ class ReplayingSessions(VectorSessions):
                 yield from self._reopen()
                 yield from self._play_again()
                 error = next(iter(self._gone.values()), None)
+                if self._has_elsewhere and isinstance(error, CapacityReached):
+                    self._has_to_move = True  # the next server may have room for all
             except TRIED_AGAIN as lost:
                 self._kept += self._lose_all(lost)
                 error = lost

@@ -25,8 +25,8 @@ def session_reply(
         "supports": _supported(session, sessions, mode),
         "max_message_bytes": max_bytes,
     }
-    if sessions.is_deterministic is not None:
-        told["deterministic"] = sessions.is_deterministic
+    if sessions.spec.deterministic is not None:
+        told["deterministic"] = sessions.spec.deterministic
     if sessions.replica is not None:
         told["replica"] = sessions.replica
     return Reply("session", format.write(told), format)
@@ -36,5 +36,6 @@ def _supported(session: Session, sessions: Sessions, mode: ServerMode) -> list[s
     """What may be asked of a session here. Whether its environment can be copied, only a copy tells."""
     can_fork = mode is ServerMode.SIMULATION and not sessions.factory.is_shared
     told = [*SUPPORTS, "fork"] if can_fork else list(SUPPORTS)
+    told += ["seed"] if sessions.spec.takes_seed else []
     told += ["together"] if session.runner.steps_together is not None else []
     return [*told, "isolation"] if sessions.is_isolated else told

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from envtorch.env import EnvSpec
 from envtorch.errors import (
     CapacityReached,
     ConfigurationError,
@@ -132,9 +133,9 @@ class Sessions:
         return self.builds.hanging + sum(session.is_stuck for session in self._live.values())
 
     @property
-    def is_deterministic(self) -> bool | None:
-        """What the environment's author says about playing an episode again."""
-        return self._codec.spec.deterministic
+    def spec(self) -> EnvSpec[Any, Any, Any]:
+        """What the environment's author says of it."""
+        return self._codec.spec
 
     @property
     def stop_timeout_s(self) -> float:
@@ -155,16 +156,15 @@ class Sessions:
         return self._live.get(session_id)
 
     def get(self, session_id: str) -> Session:
-        """The session that callers may use by its id. Raises `SessionLost` when there is none, or no longer,
-        and `SessionElsewhere` for one of another replica.
+        """The session that callers may use by its id. Raises `SessionLost`, or `SessionElsewhere`.
 
         An id is no secret: it stands in logs, recordings and states. Only sessions that were asked for by
         `openenv/session/create`, whose callers have nothing else, are found by it.
         """
         session = self._live.get(session_id)
         if session is None or not session.is_open_by_id:
-            gone = SessionLost(f"Unknown session_id: {session_id[:100]}")
-            raise missing(session_id, self.replica, None, gone)
+            unknown = f"Unknown session_id: {session_id[:100]}"
+            raise missing(session_id, self.replica, None, SessionLost(unknown))
         return session
 
     def by_token(self, token: str) -> Session | None:
