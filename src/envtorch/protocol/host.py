@@ -5,12 +5,10 @@ another process, or in the client's own process with no server at all. Its metho
 the environment returned, which the driver of the flow awaits if need be.
 
 A server calls an environment with `answer`, `begin` and `finish`, and nowhere else: these are where whatever
-the author's code raises, KeyboardInterrupt and SystemExit included, becomes an error of ours, and where a
-process that this code forked is ended if it gets here (`end_if_forked`).
+the author's code raises, KeyboardInterrupt and SystemExit included, becomes an error of ours.
 """
 
 import logging
-import os
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +32,6 @@ from envtorch.protocol.calls import Call, Perform, read_arguments
 from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import Encoded, encode_observation, encode_value
 from envtorch.protocol.flow import Flow, drive, settle
-from envtorch.protocol.forked_process import end_if_forked
 from envtorch.protocol.forking import fork_environment
 from envtorch.protocol.formats import BY_NAME, JSON, READ_ERRORS, Format
 from envtorch.protocol.mcp_result import tool_description, tool_result
@@ -353,18 +350,14 @@ def answer(host: EnvironmentHost, call: Call, settled: Callable[[Any], Any]) -> 
 
     `settled` gives the value itself, or what an awaitable comes to.
     """
-    process = os.getpid()
     try:
         return CallResult(drive(host.call(call), settled), None)
     except BaseException as error:
         return CallResult(None, failure_of(call.operation, error))
-    finally:
-        end_if_forked(process)
 
 
 def begin(host: EnvironmentHost, call: Call) -> "CallResult | tuple[Flow[Any], Awaitable[Any]]":
     """Call an environment on the event loop: to the end, or to where it has to be awaited (`finish`)."""
-    process = os.getpid()
     try:
         flow = host.call(call)
         wanted = next(flow)
@@ -375,13 +368,10 @@ def begin(host: EnvironmentHost, call: Call) -> "CallResult | tuple[Flow[Any], A
         return CallResult(stop.value, None)
     except BaseException as error:
         return CallResult(None, failure_of(call.operation, error))
-    finally:
-        end_if_forked(process)
 
 
 async def finish(call: Call, flow: Flow[Any], wanted: Any) -> CallResult:
     """What came of a call that has to be awaited, as it has yielded `wanted`."""
-    process = os.getpid()
     try:
         while True:
             try:
@@ -394,23 +384,18 @@ async def finish(call: Call, flow: Flow[Any], wanted: Any) -> CallResult:
         return CallResult(stop.value, None)
     except BaseException as error:
         return CallResult(None, failure_of(call.operation, error))
-    finally:
-        end_if_forked(process)
 
 
 def answer_many(hosts: Sequence[EnvironmentHost], actions: Actions[Any]) -> CallResult:
     """Step environments of one class together, with their author's `step_many`."""
     step_many = hosts[0].step_many
     assert step_many is not None
-    process = os.getpid()
     try:
         return CallResult(step_many([host.environment for host in hosts], actions), None)
     except BaseException as error:
         blame = blamed("step_many", error)
         blame.__cause__ = None if blame is error else error
         return CallResult(None, blame)
-    finally:
-        end_if_forked(process)
 
 
 def failure_of(operation: str, error: BaseException) -> EnvTorchError:

@@ -7,8 +7,8 @@ from typing import Any
 
 from envtorch.env import Environment
 from envtorch.protocol.binding import Colour
-from envtorch.protocol.forked_process import end_if_forked
 from envtorch.protocol.host import EnvironmentHost
+from envtorch.server.runners.forked_process import end_if_forked
 from envtorch.server.runners.loop_runner import LoopRunner
 from envtorch.server.runners.runner import Runner
 from envtorch.server.runners.thread_runner import LoopThreadRunner, ThreadRunner, ThreadStock

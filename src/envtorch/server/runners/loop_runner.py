@@ -1,12 +1,14 @@
 """Environments on the server's event loop: async ones, and plain ones that never block."""
 
 import asyncio
+import os
 from functools import partial
 from typing import Any
 
 from envtorch.errors import Cancelled
 from envtorch.protocol.calls import Call
-from envtorch.protocol.host import CallResult, EnvironmentHost, begin, finish
+from envtorch.protocol.host import CallResult, EnvironmentHost, begin
+from envtorch.server.runners.forked_process import end_if_forked, finish_here
 from envtorch.server.runners.runner import Done
 
 __all__ = ["LoopRunner"]
@@ -26,12 +28,14 @@ class LoopRunner:
     def start(self, call: Call, done: Done) -> None:
         if call.operation == "fork":
             done = partial(_forked, done)
+        process = os.getpid()
         answered = begin(self.host, call)
+        end_if_forked(process)
         if isinstance(answered, CallResult):
             done(*answered)
             return
         flow, wanted = answered
-        self._task = asyncio.get_running_loop().create_task(finish(call, flow, wanted))
+        self._task = asyncio.get_running_loop().create_task(finish_here(call, flow, wanted))
         self._task.add_done_callback(partial(self._finished, done, wanted))
 
     def _finished(self, done: Done, wanted: Any, task: "asyncio.Task[CallResult]") -> None:

@@ -1,6 +1,7 @@
 """Environments on threads of their own, always the same one: for environments that block."""
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,8 @@ from typing import Any
 
 from envtorch.protocol.calls import Call
 from envtorch.protocol.flow import settle
-from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, finish
+from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin
+from envtorch.server.runners.forked_process import end_if_forked, finish_here
 from envtorch.server.runners.runner import Done
 
 __all__ = ["LoopThreadRunner", "ThreadResults", "ThreadRunner", "ThreadStock", "WorkerThread"]
@@ -190,7 +192,9 @@ class ThreadRunner:
     def _answer(self, call: Call, results: ThreadResults, done: Done) -> None:
         """On the thread."""
         self._stock.starts.begun()
+        process = os.getpid()
         answered = answer(self.host, call, _settled)
+        end_if_forked(process)
         self._worker.is_busy = False
         results.post(done, answered)
 
@@ -227,11 +231,13 @@ class LoopThreadRunner:
 
     def _begin(self, call: Call, results: ThreadResults, done: Done) -> None:
         """On the thread, as `_finished`."""
+        process = os.getpid()
         answered = begin(self.host, call)
+        end_if_forked(process)
         if isinstance(answered, CallResult):
             self._finished(results, done, answered)
             return
-        task = self._loop.create_task(finish(call, *answered))
+        task = self._loop.create_task(finish_here(call, *answered))
         task.add_done_callback(lambda task: self._finished(results, done, task.result()))
 
     def _finished(self, results: ThreadResults, done: Done, answered: CallResult) -> None:

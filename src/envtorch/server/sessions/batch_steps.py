@@ -1,5 +1,6 @@
 """The steps of many sessions in one call, for environments whose author wrote `step_many`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from types import CoroutineType
@@ -13,6 +14,7 @@ from envtorch.protocol.encoding import Encoded, encode_observation
 from envtorch.protocol.formats import Format
 from envtorch.protocol.host import EnvironmentHost, answer_many, failure_of
 from envtorch.protocol.ledger import CallOutcome, digest_of
+from envtorch.server.runners.forked_process import end_if_forked
 from envtorch.server.sessions.session import Session
 
 __all__ = ["StepsTogether"]
@@ -64,7 +66,9 @@ class StepsTogether:
         channels, rows = asked.ch, RowDigests(asked, format)
 
         def act() -> tuple[Sequence[Any], EnvTorchError | None]:
+            process = os.getpid()
             returned, error = answer_many(self._hosts, self._actions)
+            end_if_forked(process)
             if error is not None:
                 return (), error
             try:

@@ -17,6 +17,7 @@ from envtorch.protocol.codec import Codec
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.flow import settle
 from envtorch.protocol.host import CallResult, EnvironmentHost, answer, begin, failure_of, finish
+from envtorch.server.runners.forked_process import end_if_forked
 from envtorch.server.runners.process.process_messages import (
     NO_CALL,
     Answer,
@@ -122,9 +123,13 @@ class Child:
         return answered.result if isinstance(answered.result, Encoded) else RawAnswer(answered.result or b"")
 
     def _call(self, call: Call) -> CallResult:
+        process = os.getpid()
         if self._loop is None:
-            return answer(self._host, call, _settled)
-        return self._loop.run_until_complete(self._call_on_loop(call))
+            answered = answer(self._host, call, _settled)
+        else:
+            answered = self._loop.run_until_complete(self._call_on_loop(call))
+        end_if_forked(process)
+        return answered
 
     async def _call_on_loop(self, call: Call) -> CallResult:
         answered = begin(self._host, call)

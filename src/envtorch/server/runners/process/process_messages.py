@@ -16,8 +16,8 @@ import msgspec
 from envtorch.errors import EnvTorchError, encodable, from_wire
 from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded, encode_value
-from envtorch.protocol.forked_process import end_if_forked
 from envtorch.protocol.wire import sent_details
+from envtorch.server.runners.forked_process import end_if_forked
 
 __all__ = [
     "HEAD",

@@ -2,8 +2,13 @@
 
 import os
 from contextlib import suppress
+from typing import Any
 
-__all__ = ["end_if_forked"]
+from envtorch.protocol.calls import Call
+from envtorch.protocol.flow import Flow
+from envtorch.protocol.host import CallResult, finish
+
+__all__ = ["end_if_forked", "finish_here"]
 
 EXIT_STATUS = 1
 """As Python's own for an exception that nobody caught."""
@@ -28,3 +33,11 @@ def end_if_forked(process: int) -> None:
     with suppress(OSError):
         os.write(2, note.encode())
     os._exit(EXIT_STATUS)
+
+
+async def finish_here(call: Call, flow: Flow[Any], wanted: Any) -> CallResult:
+    """`finish`, which a process that the author's code forked does not return from."""
+    process = os.getpid()
+    answered = await finish(call, flow, wanted)
+    end_if_forked(process)
+    return answered
