@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,15 +45,17 @@ class Felt(Observation):
 codec: Codec[Move, Seen, State] = Codec(EnvSpec(Move, Seen, State, name="moves"))
 
 texts = st.text(max_size=4)
-values = st.one_of(
-    st.integers(-5, 5), st.integers(2**62, 2**70), st.floats(-2, 2), st.booleans(), st.none(), texts
-)
+huge = st.integers(2**62, 2**70)
+small = st.one_of(st.integers(-5, 5), st.floats(-2, 2), st.booleans(), st.none(), texts)
+values = small | huge
+reads_huge_as_float = tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 12)
+"""Before, pydantic refuses a huge integer for a float in JSON, and takes it in Python."""
 moves = st.fixed_dictionaries(
     {"by": values},
     optional={
-        "speed": values,
+        "speed": values if reads_huge_as_float else small,
         "name": values,
-        "share": values,
+        "share": values if reads_huge_as_float else small,
         "path": st.lists(values, max_size=2),
         "metadata": st.dictionaries(texts, values, max_size=2),
         "unknown": values,
