@@ -52,6 +52,18 @@ def test_a_copy_has_the_files_and_the_state_of_the_shell(workspace: Workspace) -
         assert copy.run("cat a").output == "two\n"
 
 
+def test_a_copy_keeps_the_names_of_hosts_that_the_session_wrote(workspace: Workspace) -> None:
+    workspace.run(
+        "echo 10.1.1.1 database >> /etc/hosts; rm /etc/hostname; echo search here > /etc/resolv.conf"
+    )
+    told = "cat /etc/hosts /etc/resolv.conf; ls /etc/hostname"
+    before = workspace.run(told).output
+    assert "database" in before
+    (copy,) = workspace.fork()
+    with copy:
+        assert copy.run(told).output == before
+
+
 def test_copies_outlive_their_parent_and_are_copied_again() -> None:
     require_host_root()
     parent = Workspace(HOST)

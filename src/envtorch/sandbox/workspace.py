@@ -79,7 +79,7 @@ class Workspace:
         self._proxy: ProxyProcess | None = None
         self._layers = list(layers) or list(self._store.image)
         self._base = len(self._layers) if base is None else base
-        self._channel = self._open(network_of)
+        self._channel = self._open(network_of, names_host=not layers)
         self._shell = SessionShell(
             self._channel,
             policy,
@@ -101,7 +101,8 @@ class Workspace:
 
     # Life.
 
-    def _open(self, network_of: "Workspace | None") -> WorkspaceChannel:
+    def _open(self, network_of: "Workspace | None", *, names_host: bool) -> WorkspaceChannel:
+        """Layers come from sessions, which have written the host's name to files that are the agent's now."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptors = [theirs.fileno()]
         network = None if network_of is None else network_of._network()
@@ -111,6 +112,7 @@ class Workspace:
         rlimits = rlimits_for(self.policy, memory_is_counted=is_counted)
         settings = {
             "hostname": "sandbox",
+            "names_host": names_host,
             "shared_memory_bytes": min(_SHARED_MEMORY, self.policy.disk_bytes),
             "own_network": network is None,
             "rlimits": {str(kind): limit for kind, limit in rlimits.items()},

@@ -24,8 +24,9 @@ MOVED = ("dev", "proc")
 """What follows a session from one root to the next."""
 
 
-def enter(tree: int, *, hostname: str, shared_memory_bytes: int) -> None:
-    """As the first process of new namespaces: make a detached tree the root, and furnish it."""
+def enter(tree: int, *, hostname: str, names_host: bool, shared_memory_bytes: int) -> None:
+    """As the first process of new namespaces: make a detached tree the root, and furnish it. Files in it tell
+    the host's name only with `names_host`."""
     place = "/tmp"  # noqa: S108  any directory will do: only this mount namespace sees it covered
     kernel.mount(None, "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     mounts.attach(tree, place)
@@ -38,7 +39,8 @@ def enter(tree: int, *, hostname: str, shared_memory_bytes: int) -> None:
     kernel.mount("proc", f"{place}/proc", "proc", flags)
     _protect_settings(f"{place}/proc")
     kernel.set_hostname(hostname)
-    _name_host(place, hostname)
+    if names_host:
+        _name_host(place, hostname)
     kernel.pivot_root(place)
 
 
@@ -117,7 +119,7 @@ def _name_host(place: str, hostname: str) -> None:
     for name, text in texts.items():
         path = f"{etc}/{name}"
         if os.path.isdir(path) and not os.path.islink(path):
-            continue  # an agent's, in a copy of its session
+            continue
         if not os.path.isfile(path) or os.path.islink(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # a link would lead out of the root, and a FIFO would wait for a reader

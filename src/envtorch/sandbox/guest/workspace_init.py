@@ -222,13 +222,14 @@ def live(
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # the kernel drops what a first process has no handler for
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a first process without a handler is not interrupted
         kernel.set_dumpable(False)
         _close_all_but(control.fileno(), tree)
         furnishing.enter(
-            tree, hostname=settings["hostname"], shared_memory_bytes=settings["shared_memory_bytes"]
+            tree,
+            hostname=settings["hostname"],
+            names_host=settings["names_host"],
+            shared_memory_bytes=settings["shared_memory_bytes"],
         )
         os.close(tree)
         if settings["own_network"]:
