@@ -9,7 +9,7 @@ import argparse
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from envtorch.pool.roster import Replica, Roster, Ticket
@@ -287,12 +287,22 @@ def draw(curves: list[tuple[Plan, Tally]], path: str) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main() -> None:
+FEWEST_NODES = 20
+"""With fewer, an episode that begins again hardly ever ends between two losses of its node."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=Plan.episodes)
     parser.add_argument("--replicas", type=int, default=Plan.replicas)
     parser.add_argument("--plot", help="where to draw the curves, as .png or .svg")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
+    fewest = FEWEST_NODES * Plan.replicas_per_node
+    if args.replicas < fewest:
+        parser.error(f"--replicas: give {fewest} or more, as a node is lost every {Plan.loss_every_s:g} s")
+    sessions = args.replicas * Plan.sessions_per_replica
+    if args.episodes <= sessions:
+        parser.error(f"--episodes: give more than the {sessions} sessions of {args.replicas} replicas")
     base = {"episodes": args.episodes, "replicas": args.replicas}
     needed = 0
     curves = []

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from bench.simulate import Plan, Simulation, needed_steps
+from bench.simulate import Plan, Simulation, main, needed_steps
 from bench.simulate_elastic import ElasticPlan, ElasticSimulation
 
 from envtorch.pool.pool_size import SizeLimits
@@ -54,3 +54,21 @@ def test_a_pool_that_follows_its_load_cuts_nothing_off_and_needs_fewer_replicas(
     assert elastic.wait(0.5) == 0.0
     turns = [a < b > c or a > b < c for a, b, c in zip(*(elastic.sizes[n:] for n in range(3)), strict=False)]
     assert not any(turns), "no change of size is taken back a second later"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--episodes", "0"], "--episodes: give more than"),
+        (["--replicas", "1"], "--replicas: give 160 or more"),
+        (["--replicas", "0"], "--replicas: give 160 or more"),
+        (["--replicas", "160", "--episodes", "50"], "--episodes: give more than"),
+    ],
+    ids=" ".join,
+)
+def test_sizes_that_cannot_be_simulated_are_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert said in capsys.readouterr().err
