@@ -267,12 +267,13 @@ class TestHalves:
             assert list(result.errors) == [place]
             assert sum(one is not None for one in result.observations) == self.WIDE - 1
 
-    def test_an_action_that_cannot_be_sent_keeps_all_from_being_sent(self, wide: Vector) -> None:
+    def test_an_action_that_cannot_be_sent_fails_its_own_session_only(self, wide: Vector) -> None:
         odd = Move()
         odd.metadata["odd"] = object()
-        with pytest.raises(InvalidAction):
-            wide.step([Move()] * (self.WIDE - 1) + [odd])
-        assert [state.step_count for state in wide.state()] == [0] * self.WIDE
+        result = wide.step([Move()] * (self.WIDE - 1) + [odd])
+        assert list(result.errors) == [self.WIDE - 1]
+        assert isinstance(result.errors[self.WIDE - 1], InvalidAction)
+        assert [state.step_count for state in wide.state()] == [1] * (self.WIDE - 1) + [0]
 
 
 class TestEndsOfEpisodes:
