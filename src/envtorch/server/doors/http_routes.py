@@ -36,8 +36,8 @@ from envtorch.server.doors.http_bodies import (
     StepOptions,
     StepRequest,
 )
+from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
 from envtorch.types import EnvironmentMetadata

@@ -30,8 +30,8 @@ from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, error_response, require_json
 from envtorch.server.doors.mcp_rpc import RpcDoor
 from envtorch.server.doors.mcp_stateless import StatelessMcp
+from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 
 __all__ = ["MCP_SESSION_HEADER", "McpDoor"]

@@ -19,8 +19,8 @@ from envtorch.protocol.jsonrpc import Code, RpcError, failure, success
 from envtorch.protocol.mcp_message import HANDSHAKE_REVISIONS, STATELESS_REVISION, McpMessage, McpMessageKind
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, SessionRequired
+from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 from envtorch.server.sessions.slots import Names
 

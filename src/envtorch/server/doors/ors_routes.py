@@ -33,8 +33,8 @@ from envtorch.server.doors.agent_tools import STEP, AgentTools
 from envtorch.server.doors.http_bodies import ResetRequest
 from envtorch.server.doors.http_routes import DefaultRoute, answering_errors, require_json
 from envtorch.server.doors.task_routes import InvalidIndex, UnknownEnvironment
+from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session
 
 __all__ = ["ORS_PATHS", "ORS_SESSION_HEADER", "OrsDoor"]

@@ -13,8 +13,8 @@ from envtorch.server.doors.base_wire import BaseConversation
 from envtorch.server.doors.extended_wire import ExtendedConversation
 from envtorch.server.doors.http_routes import error_response
 from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.sessions.other_replicas import REPLICA_HEADER, elsewhere
 from envtorch.server.sessions.registry import Sessions
-from envtorch.server.sessions.replica_names import REPLICA_HEADER, elsewhere
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.connection import STALLED_S, Line, accept
 from envtorch.settings import ServerMode

@@ -27,8 +27,8 @@ from envtorch.server.runners.loop_runner import LoopRunner
 from envtorch.server.runners.runner import Runner
 from envtorch.server.runners.thread_runner import ThreadStock
 from envtorch.server.sessions.environment_factory import Factory
+from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.remote_sessions import NoPeers, Peers
-from envtorch.server.sessions.replica_names import missing
 from envtorch.server.sessions.session import Session, outcome_of
 from envtorch.server.sessions.slots import Names, Room, Slots
 from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused, unless_ended
