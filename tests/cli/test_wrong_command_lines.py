@@ -203,7 +203,12 @@ WRONG = [
     Wrong("recording export whole.jsonl --to drawer", Exit.MISUSED, "drawer cannot be written", ""),
     Wrong("recording export whole.jsonl --to /proc/x", Exit.MISUSED, "/proc/x cannot be written", ""),
     Wrong("push noisy --to me/x --dry-run", Exit.MISUSED, "the Dockerfile of", ""),
-    Wrong("proxy-config nginx a=b:1 --listen here", Exit.MISUSED, "--listen 'here' is no address", ""),
+    Wrong(
+        "proxy-config nginx a=b:1 --listen here",
+        Exit.MISUSED,
+        "--listen 'here': 'here' is no port: write a number from 1 to 65535",
+        "",
+    ),
     Wrong("mcp good:Hint", Exit.MISUSED, "is an observation class", "good:Game"),
 ]
 
