@@ -130,6 +130,7 @@ def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
     try:
         for slot in slots:
             yield from await_ready(slot, adopts=True)
+            yield Block(slot.settle)  # in its group before files are copied, which then count as its own
     except BaseException:
         for slot in slots:
             yield from close(slot)
