@@ -25,6 +25,8 @@ HOST = Policy(
 )
 SLEEPER = 'sleep 300 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done'
 """A background process, which has become the program that it is named after."""
+OF_ENGINES = re.compile(r"/(docker|containerd|containers|netns)/")
+"""In the mounts of container engines, which come and go beside a test."""
 PROGRAMS = ("bash", "ls", "cat", "id", "mkdir", "touch", "rm", "sleep", "mount", "chown", "true", "find")
 
 
@@ -58,3 +60,9 @@ def make_small_root(folder: Path) -> Path:
         (folder / name).mkdir(exist_ok=True)
     (folder / "etc/motd").write_text("a small root\n")
     return folder
+
+
+def mounts_here() -> list[str]:
+    """The mounts of this process's namespace, without those of container engines."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if OF_ENGINES.search(line) is None]

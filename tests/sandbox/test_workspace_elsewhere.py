@@ -9,7 +9,7 @@ import pytest
 from envtorch.sandbox import Policy, Workspace
 from envtorch.sandbox.guest.processes import status
 from tests.sandbox.elsewhere import NOBODY, ROOT, run_module
-from tests.sandbox.roots import make_small_root, require_host_root
+from tests.sandbox.roots import make_small_root, mounts_here, require_host_root
 from tests.support import eventually
 
 
@@ -60,7 +60,7 @@ time.sleep(600)
 
 def test_a_killed_owner_leaves_no_process_and_no_mount() -> None:
     require_host_root()
-    mounts = Path("/proc/self/mountinfo").read_text()
+    mounts = mounts_here()
     with subprocess.Popen(
         [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, cwd=ROOT, text=True
     ) as owner:
@@ -69,7 +69,7 @@ def test_a_killed_owner_leaves_no_process_and_no_mount() -> None:
         assert len(processes) == 2
         owner.kill()
     eventually(lambda: not any(map(is_alive, processes)), "the end of the session's init and of its store")
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert mounts_here() == mounts
 
 
 def is_alive(process: int) -> bool:

@@ -13,7 +13,7 @@ from envtorch.sandbox import CommandOutcome, Workspace, workspace_channel
 from envtorch.sandbox.guest.processes import status
 from envtorch.sandbox.root_stores import StoreReply, root_store_for
 from envtorch.sandbox.workspace_channel import WorkspaceChannel
-from tests.sandbox.roots import HOST, SLEEPER, require_host_root
+from tests.sandbox.roots import HOST, SLEEPER, mounts_here, require_host_root
 from tests.support import eventually
 
 
@@ -152,7 +152,7 @@ def test_a_deep_line_of_copies_is_flattened(workspace: Workspace) -> None:
 
 def test_nothing_is_left_of_closed_sessions() -> None:
     require_host_root()
-    mounts = Path("/proc/self/mountinfo").read_text()
+    mounts = mounts_here()
     Workspace(HOST).close()
     assert HOST.root is not None
     inside = Path(f"/proc/{root_store_for(HOST.root).process.pid}/mountinfo")
@@ -169,7 +169,7 @@ def test_nothing_is_left_of_closed_sessions() -> None:
         assert not Path(f"/proc/{init}").exists() or "Z" in Path(f"/proc/{init}/stat").read_text()
         assert group is None or not any(folder.exists() for folder in group.folders.values())
     assert set(os.listdir("/proc/self/fd")) == before
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert mounts_here() == mounts
     assert inside.read_text() == stored
 
 
