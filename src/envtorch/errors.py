@@ -401,6 +401,11 @@ class WrongProcess(EnvTorchError, RuntimeError):
 class ClientBusy(EnvTorchError, RuntimeError):
     """Another thread is in a call on the same blocking client. Use one client per thread."""
 
+    @classmethod
+    def interrupted(cls) -> Self:
+        """What a call is told during which a signal handler of its own thread used the client."""
+        return cls("a signal handler made another call while this one was waiting, and ended this one")
+
 
 class ClientClosed(EnvTorchError):
     """The client was closed. `reset()` opens a new session."""

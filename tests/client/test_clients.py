@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, assert_type, get_args
 
+import httpx
 import numpy as np
 import pytest
 
@@ -26,6 +27,7 @@ from envtorch.errors import (
     ConnectFailed,
     EnvironmentFailed,
     InvalidAction,
+    SessionElsewhere,
     SessionLost,
     TimedOut,
 )
@@ -361,3 +363,21 @@ class TestTokens:
         with pytest.raises(ConfigurationError) as refused:
             options.all_headers  # noqa: B018
         assert "secret" not in str(refused.value)
+
+
+def test_the_attempts_of_an_http_client_share_its_limit() -> None:
+    """A proxy may not find the session at once. httpx is given what is left of the time."""
+    limits: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        limits.append(request.extensions["timeout"]["read"])
+        if len(limits) < 3:
+            return httpx.Response(503, json={"code": SessionElsewhere.code, "detail": "on another replica"})
+        return httpx.Response(200, json={"step_count": 3})
+
+    with ObedientHttp("http://127.0.0.1:1", request_timeout_s=3600) as http:
+        http._http = httpx.Client(base_url="http://127.0.0.1:1", transport=httpx.MockTransport(answer))
+        assert http.state().step_count == 3
+    assert limits[0] == 3600
+    assert limits == sorted(limits, reverse=True)
+    assert len(set(limits)) == 3

@@ -16,9 +16,12 @@ import pytest
 
 import envtorch
 from envtorch import ConcurrencyConfig, create_app
+from envtorch.client.blocking.socket import BlockingShell
+from envtorch.client.guard import UseGuard
 from envtorch.errors import ClientBusy, EnvTorchError, SessionLost
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.formats import JSON
+from envtorch.protocol.reconnect import Send
 from tests.client.test_clients import ObedientEnv
 from tests.faults.counting import Add, Counting, CountingEnv
 from tests.server.environments import AsyncObedient, Order
@@ -174,3 +177,58 @@ class TestWhoMayCall:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+    @pytest.mark.parametrize("closes", [False, True])
+    @pytest.mark.parametrize("is_vector", [False, True])
+    def test_a_signal_handler_after_a_request_was_sent(
+        self, server: Running, monkeypatch: pytest.MonkeyPatch, is_vector: bool, closes: bool
+    ) -> None:
+        """The call that it interrupts has nothing to wait for any more, and says so."""
+        env: Any = ObedientEnv.vector(server.url, 2) if is_vector else ObedientEnv(server.url)
+        env.reset()
+        act = BlockingShell.act
+
+        def handle_signal() -> None:
+            monkeypatch.undo()
+            if closes:
+                env.close()
+            else:
+                env.state()
+
+        def sent(shell: BlockingShell, wanted: Any) -> Any:
+            done = act(shell, wanted)
+            if isinstance(wanted, Send):
+                handle_signal()
+            return done
+
+        monkeypatch.setattr(BlockingShell, "act", sent)
+        order = Order(do="interrupted")
+        with pytest.raises(EnvTorchError):
+            env.step([order] * 2 if is_vector else order)
+        env.reset()
+        env.close()
+
+    def test_one_of_several_threads_when_the_one_before_has_ended(self) -> None:
+        guard, entered = UseGuard("client"), []
+        left_inside = threading.Thread(target=guard.__enter__)
+        left_inside.start()
+        left_inside.join()
+        together, over = threading.Barrier(4), threading.Event()
+
+        def enter() -> None:
+            together.wait()
+            try:
+                guard.__enter__()
+                entered.append("entered")
+            except ClientBusy:
+                entered.append("refused")
+            over.wait()
+
+        threads = [threading.Thread(target=enter) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(entered) == 4, "each was answered")
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert sorted(entered) == ["entered", "refused", "refused", "refused"]

@@ -18,6 +18,7 @@ from envtorch.compat.generic_client import GenericEnvClient
 from envtorch.errors import (
     ClientBusy,
     ClientClosed,
+    EnvironmentFailed,
     EnvTorchError,
     MessageTooLarge,
     SessionLost,
@@ -467,3 +468,17 @@ class TestSizes:
                     env.step(Order(do="x" * 50_000))
                 assert env.step(Order(do="small")).observation.said == "small"
                 assert env.state().step_count == 2
+
+
+class ClosingBadly(AsyncObedient):
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        raise RuntimeError("the database is gone")
+
+
+def test_a_local_client_whose_environment_fails_to_close_can_be_reset() -> None:
+    env = ObedientEnv.local(ClosingBadly)
+    for seed in range(2):
+        assert env.reset(seed=seed).observation.said == f"seed {seed}"
+        with pytest.raises(EnvironmentFailed, match="the database is gone"):
+            env.close()

@@ -220,6 +220,7 @@ WRONG_OPTIONS: list[tuple[str, Any]] = [
     ("headers", {"name\n": "value"}),
     ("headers", {"": "value"}),
     ("headers", {"name": "value\r\nOther: 1"}),
+    ("headers", {"name": "é"}),
     ("elsewhere", "http://127.0.0.1:1"),
     ("elsewhere", 5),
     ("elsewhere", [5]),

@@ -216,3 +216,34 @@ def test_a_failed_reset_is_played_again_as_it_was() -> None:
     assert [played.ask.data for played in log.plays] == [b"1", b"2", b"3"]
     log.note(Ask("reset", b"4"), Answer("observation", {}), JSON)
     assert [played.ask.data for played in log.plays] == [b"4"]
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_recovery_that_was_interrupted_begins_again_and_leaves_no_session(at: int) -> None:
+    client = RecoveringClient(Cluster(Remembering()))
+    for n in range(STEPS):
+        client.call(n, "step" if n else "reset")
+    client.network.die()
+    heard = iter(range(at))
+
+    def interrupted(wanted: Any) -> Any:
+        if isinstance(wanted, Receive) and next(heard, None) is None:
+            raise KeyboardInterrupt
+        return client.network.act(wanted)
+
+    try:
+        drive(client.flow.exchange(Ask("state", b"-1")), interrupted)
+    except KeyboardInterrupt:
+        drive(client.flow.interrupted(), client.network.act)
+    steps = [n for n in client.call(STEPS) if n >= 0]
+    assert steps == list(range(STEPS + 1))
+    assert len(client.network.servers.ledgers) == 1, "the session that was half played again is closed"
+
+
+def test_a_step_that_ended_its_environment_is_not_played_again() -> None:
+    log = EpisodeLog()
+    log.note(Ask("reset", b"{}"), Answer("observation", {}), JSON)
+    error = {"code": "OUT_OF_RESOURCES", "message": "used more than 512 MB", "usable": False}
+    log.note(Ask("step", b"{}"), Answer("error", error), JSON)
+    assert log.unknown == "step 1 ended the environment"
+    assert len(log.plays) == 1

@@ -12,7 +12,7 @@ from envtorch.errors import ConnectFailed, EnvTorchError, SessionLost, TimedOut,
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.flow import drive
 from envtorch.protocol.formats import JSON
-from envtorch.protocol.reconnect import Reconnecting, SocketFlow, connected
+from envtorch.protocol.reconnect import Receive, Reconnecting, SocketFlow, connected
 from tests.protocol.test_reconnect import TIMINGS
 from tests.recovery.test_deadlines import SlowCluster
 from tests.recovery.test_replaying import Cluster, Remembering
@@ -195,3 +195,31 @@ def test_an_environment_that_says_it_is_not_deterministic_is_refused_by_vectors(
     server.deterministic = False
     with pytest.raises(Unsupported, match="DETERMINISTIC = False"):
         RecoveringVector(Cluster(server))
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_a_vectors_recovery_that_was_interrupted_begins_again_with_other_sessions(at: int) -> None:
+    vector = RecoveringVector(Cluster(Remembering()))
+    for n in range(STEPS):
+        vector.call(n, "step" if n else "reset")
+    vector.network.die()
+    heard = iter(range(at))
+
+    def interrupted(wanted: Any) -> Any:
+        if isinstance(wanted, Receive) and next(heard, None) is None:
+            raise KeyboardInterrupt
+        return vector.network.act(wanted)
+
+    states = {place: b"%d" % (1000 * place + 99) for place in range(PLACES)}
+    drive(vector.sessions.ask_each("state", states, None), vector.network.act)
+    try:
+        while vector.sessions.owed:
+            drive(vector.sessions.arrivals(), interrupted)
+    except KeyboardInterrupt:
+        drive(vector.sessions.interrupted(), vector.network.act)
+    for said in vector.call(STEPS).values():
+        assert isinstance(said, list)
+        assert [n for n in said if n != 99] == list(range(STEPS + 1))
+    assert len(vector.network.servers.ledgers) == PLACES, "those that were half played again are closed"
+    for history in vector.histories():
+        assert len(set(history)) == len(history), "nothing ran twice in one session"

@@ -4,13 +4,17 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from envtorch import create_app
 from envtorch.client.client_options import Wire
 from envtorch.errors import EnvTorchError, SessionLost, TimedOut
-from tests.recovery.dice import ROOM, STEP_S, WILD_STEP, DiceEnv, Roll, rolls_of
+from tests.client.test_vector_failures import end_behind_its_back
+from tests.recovery.dice import ROOM, STEP_S, WILD_STEP, Dice, DiceEnv, Roll, rolls_of
 from tests.recovery.servers import DICE, Killable, require_each_step_once, sessions_in
+from tests.support import running
 
 STEPS = 8
 PLACES = 5
@@ -145,6 +149,25 @@ def test_a_vector_moves_on_from_a_server_that_is_too_small(start: Start, has_roo
         result = envs.step([Roll()] * PLACES)
         assert result.errors == {}
         assert [one.observation.rolls for one in result] == rolls(2)
+
+
+def test_a_vector_stays_with_a_server_that_has_no_room_for_one_of_its_sessions() -> None:
+    """Those that are well there stay, and are not put at risk for the one that was lost."""
+    with running(create_app(Dice, sessions=2)) as first, running(create_app(Dice, sessions=2)) as second:
+        options: Any = {"recover": "replay", "elsewhere": [second.url], "recover_s": 2.0}
+        with DiceEnv.vector(first.url, 2, **options) as envs:
+            envs.reset(seed=20)
+            envs.step([Roll()] * 2)
+            end_behind_its_back(envs, first.url, 1)
+            with DiceEnv(first.url, wait_s=60) as other:
+                other.reset()
+                result = envs.step([Roll()] * 2)
+            assert list(result.errors) == [1]
+            assert "not recovered within 2 s" in str(result.errors[1])
+            assert result[0].observation.rolls == rolls_of(20, 2)
+            assert second.sessions.meter.opened == 0
+            envs.reset({1: {"seed": 21}})
+            assert envs.step([Roll()] * 2).errors == {}
 
 
 class Route:

@@ -41,8 +41,7 @@ class EpisodeLog:
     def __init__(self) -> None:
         self.plays: list[Played] = []
         self.unknown: str | None = None
-        """The call that was not answered, so that nobody knows what it has changed; then the episode cannot
-        be played again."""
+        """Why the episode cannot be played again: nobody knows what a call has changed."""
 
     def copy(self) -> "EpisodeLog":
         log = EpisodeLog()
@@ -53,17 +52,21 @@ class EpisodeLog:
         """A call was answered."""
         if ask.type not in CHANGING:
             return
-        if answer.type == "error" and isinstance(answer.error(), TimedOut | Cancelled):
+        error = answer.error() if answer.type == "error" else None
+        if isinstance(error, TimedOut | Cancelled):
             self.lose_track(ask)
             return
-        if ask.type == "reset" and answer.type != "error":
+        if error is not None and error.details.get("usable") is False:
+            self.lose_track(ask, "ended the environment")
+            return
+        if ask.type == "reset" and error is None:
             self.plays, self.unknown = [], None
         self.plays.append(Played(ask, digest_of(answer, format)))
 
-    def lose_track(self, ask: Ask) -> None:
-        """A call was not answered."""
+    def lose_track(self, ask: Ask, why: str = "was not answered") -> None:
+        """Nobody knows what a call has changed."""
         if ask.type in CHANGING:
-            self.unknown = self.unknown or f"{ask.type} {self.step_of(len(self.plays))}"
+            self.unknown = self.unknown or f"{ask.type} {self.step_of(len(self.plays))} {why}"
 
     def step_of(self, place: int) -> int:
         """The number of the step at a place in the log: the reset is 0."""

@@ -37,21 +37,24 @@ class UseGuard(ProcessGuard):
     block is given whether the last call was interrupted, or is still under way, below a signal handler.
     """
 
-    __slots__ = ("_used_by", "_was_interrupted")
+    __slots__ = ("_harmless", "_used_by", "_was_interrupted")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, harmless: type[Exception] = EnvTorchError) -> None:
+        """`harmless` exceptions are those that a call ends with by itself: they interrupt nothing."""
         super().__init__(what)
-        self._used_by: dict[str, threading.Thread] = {}
+        self._harmless = harmless
+        self._used_by: dict[threading.Thread | None, threading.Thread] = {}
+        """The thread in the block, under None; if that one has ended, the next, under the one before it."""
         self._was_interrupted = False
 
     def __enter__(self) -> bool:
         self.require()
         thread = threading.current_thread()
-        user = self._used_by.setdefault("thread", thread)  # in one step: of two threads, one is the first
+        user = self._used_by.setdefault(None, thread)  # in one step: of several threads, one is the first
+        while user is not thread and not user.is_alive():
+            user = self._used_by.setdefault(user, thread)
         if user is not thread:
-            if user.is_alive():
-                raise ClientBusy(f"another thread is in a call on this {self._what}: use one per thread")
-            self._used_by["thread"] = thread
+            raise ClientBusy(f"another thread is in a call on this {self._what}: use one per thread")
         was_interrupted = self._was_interrupted
         self._was_interrupted = True  # until the call has come to an end of its own
         return was_interrupted
@@ -59,5 +62,5 @@ class UseGuard(ProcessGuard):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._was_interrupted = not (error is None or isinstance(error, EnvTorchError))
+        self._was_interrupted = not (error is None or isinstance(error, self._harmless))
         self._used_by.clear()

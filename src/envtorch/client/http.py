@@ -156,16 +156,14 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         require_headers(headers)
-        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
         if self._is_closed:
             raise ClientClosed("the client was closed; reset() opens a new session")
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        left_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + left_s
         while True:
             try:
                 with self._guard:
-                    response = self._http.request(
-                        method, path, content=body, headers=headers, timeout=timeout
-                    )
+                    response = self._http.request(method, path, content=body, headers=headers, timeout=left_s)
             except httpx.TimeoutException as error:
                 raise TimedOut(f"{method} {path} was not answered in time: {error!r}") from error
             except httpx.TransportError as error:
@@ -176,7 +174,8 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
             refused = _error_in(response)
             if not isinstance(refused, SessionElsewhere):
                 raise refused
-            if time.monotonic() + MISROUTED_S >= deadline:
+            left_s = deadline - time.monotonic() - MISROUTED_S
+            if left_s <= 0:
                 raise SessionLost(f"the session was not found in time: {refused.message}") from refused
             time.sleep(MISROUTED_S)
 

@@ -147,11 +147,14 @@ class Replaying:
                 raise
 
     def interrupted(self) -> SocketFlow[None]:
-        """A call was left anywhere on its way; a recovery begins again."""
+        """A call was left anywhere on its way; a recovery begins again, with another session."""
         self._recovery.close()
-        session = self.session if self._gone is None else self._coming
-        if session is not None:
-            yield from session.interrupted()
+        if self._gone is None:
+            yield from self.session.interrupted()
+        elif self._coming is not None:
+            coming, self._coming = self._coming, None
+            yield from coming.interrupted()
+            yield from coming.close()
 
     def close(self) -> SocketFlow[None]:
         """End the session and its socket."""
@@ -198,7 +201,7 @@ class Replaying:
         cause = self._gone
         assert cause is not None
         if self.log.unknown is not None:
-            told = f"and cannot be recovered: {self.log.unknown} was not answered"
+            told = f"and cannot be recovered: {self.log.unknown}"
             raise self._give_up(SessionLost(f"the session is lost ({cause}), {told}")) from cause
         began = self._clock()
         backoff = new_backoff()

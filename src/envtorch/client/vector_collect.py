@@ -87,7 +87,7 @@ class Piece(Generic[ObsT]):
         """`results`, where one that cannot be read is its own session's error."""
         try:
             return self.results()
-        except ProtocolError:
+        except Exception:  # an author's method may raise any
             return [
                 _outcome(self._translation, payload) for payload in payloads_of(self._columns, self._format)
             ]
@@ -144,7 +144,7 @@ class Collector(Generic[ObsT]):
         """While the server is busy with the rest, decode what the caller will access."""
         if self._hints.observations:
             for piece in self._pieces:
-                with suppress(ProtocolError):  # it is raised to whoever accesses them
+                with suppress(Exception):  # it is raised to whoever accesses them
                     _ = piece.observations
 
     def fail(self, place: int, error: EnvTorchError) -> None:
@@ -193,7 +193,7 @@ class Collector(Generic[ObsT]):
             self._hints.observations = True
             try:
                 observations: Sequence[ObsT] = _joined([piece.observations for piece in pieces])
-            except ProtocolError:
+            except Exception:  # as in `Piece.outcomes`
                 return _fitting(pieces, errors)
             return observations
 
@@ -231,6 +231,10 @@ def _outcome(
         return translation.parse_result(payload)
     except ProtocolError as error:
         return error
+    except Exception as error:
+        failed = ProtocolError(f"{type(translation).__name__}._parse_result raised {error!r}")
+        failed.__cause__ = error
+        return failed
 
 
 def _fitting(pieces: Sequence[Piece[ObsT]], errors: dict[int, EnvTorchError]) -> Sequence[ObsT]:

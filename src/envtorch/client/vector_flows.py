@@ -12,7 +12,7 @@ from envtorch.client.vector_actions import Outgoing, OutgoingColumns, OutgoingRo
 from envtorch.client.vector_collect import Collector, DecodingHints
 from envtorch.client.vector_results import Outcome, VectorResult
 from envtorch.client.vector_sessions import VectorSessions
-from envtorch.errors import ClientClosed, ConfigurationError, InvalidAction
+from envtorch.errors import ClientBusy, ClientClosed, ConfigurationError, InvalidAction
 from envtorch.protocol.arguments import is_whole, shown, timeout_of
 from envtorch.protocol.batch import Steps
 from envtorch.protocol.channel import Arrived
@@ -50,6 +50,7 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
                 f"autoreset is 'disabled', 'next_step' or 'same_step', not {autoreset!r}"
             )
         self.sessions: VectorSessions | None = None
+        self.interruptions = 0
         self._translation = translation
         self._options = options
         self._first_count = int(count)
@@ -205,9 +206,9 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         while len(collector.fresh) < at_least and sessions.owed:
             for arrived in (yield from sessions.arrivals()):
                 collector.take(arrived)
-        came = collector.taken_fresh()
         if sessions.owed:
             self._collector = collector
+        came = collector.taken_fresh()
         self._over |= {p for p, one in came.items() if isinstance(one, StepResult) and one.done}
         return came
 
@@ -246,8 +247,14 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         sessions.closed(ending)
         self._over.difference_update(ending)
 
+    @property
+    def was_left(self) -> bool:
+        """Something is owed that no call would receive: the one that asked for it did not come to its end."""
+        return self._collector is None and self.sessions is not None and self.sessions.owed > 0
+
     def interrupted(self) -> SocketFlow[None]:
         """A call was left anywhere on its way: nobody waits for what it or any call before it asked."""
+        self.interruptions += 1
         self._collector = None
         if self.sessions is not None:
             yield from self.sessions.interrupted()
@@ -396,7 +403,9 @@ class VectorFlows(Generic[ActT, ObsT, StateT]):
         sessions = self._opened()
         mine: dict[int, Arrived] = {}
         while len(mine) < len(places):
-            for arrived in (yield from sessions.arrivals()):
+            if not (came := (yield from sessions.arrivals())):
+                raise ClientBusy.interrupted()
+            for arrived in came:
                 if arrived.channels[0] in places:
                     mine[arrived.channels[0]] = arrived
                 elif self._collector is not None:

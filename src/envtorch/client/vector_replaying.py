@@ -7,6 +7,7 @@ others go on.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -25,6 +26,7 @@ from envtorch.client.replaying import (
 from envtorch.client.vector_sessions import VectorSessions
 from envtorch.errors import (
     CapacityReached,
+    ClientBusy,
     ClientClosed,
     Draining,
     EnvTorchError,
@@ -146,9 +148,7 @@ class ReplayingSessions(VectorSessions):
         channels = self.channels
         if not (channels.is_draining and channels.is_deterministic is True and self._has_elsewhere):
             return
-        known = all(
-            self._logs[place].unknown is None for place in range(len(self)) if place not in self._lost
-        )
+        known = all(self._logs[place].unknown is None for place in self._live())
         if known and not (self._asked or self._gone):
             self._lose_all(Draining("the server is shutting down"))
 
@@ -190,6 +190,10 @@ class ReplayingSessions(VectorSessions):
             yield from super().interrupted()  # which tells the server what is given up
         finally:
             self._forget()
+        half_played = sorted(set(self.channels.alive) & self._gone.keys())
+        with suppress(EnvTorchError):
+            yield from self._discard(half_played)
+        self.channels.closed(half_played)
 
     def attach(self, tokens: Sequence[str], origin: int, limit_s: float) -> SocketFlow[list[int]]:
         first = len(self)
@@ -270,10 +274,14 @@ class ReplayingSessions(VectorSessions):
         self._give_up(place, SessionLost(told))
         return self._failed([place])
 
+    def _live(self) -> list[int]:
+        """The places that have a session, or are to have one again without a reset."""
+        mine = [p for p in range(len(self)) if self.channels.phase_of(p) is not ChannelPhase.CLOSED]
+        return [place for place in mine if place not in self._lost]
+
     def _lose_all(self, error: EnvTorchError) -> list[Arrived]:
         """The server is gone, and every session with it."""
-        mine = [p for p in range(len(self)) if self.channels.phase_of(p) is not ChannelPhase.CLOSED]
-        mine = [place for place in mine if place not in self._lost]
+        mine = self._live()
         if error.details.get("is_taken_over"):
             self._lost.update(dict.fromkeys(mine, error))
             raise error
@@ -339,11 +347,13 @@ class ReplayingSessions(VectorSessions):
 
     def _recover(self) -> SocketFlow[None]:
         began, backoff = self._clock(), new_backoff()
+        has_moved = False
         count, cause = len(self._gone), next(iter(self._gone.values()))
         while self._gone:
             try:
                 if self._has_to_move:
                     yield from self._move()
+                    has_moved = True
                 self._give_up_unknown()
                 if not self._gone:
                     return
@@ -351,8 +361,10 @@ class ReplayingSessions(VectorSessions):
                 yield from self._reopen()
                 yield from self._play_again()
                 error = next(iter(self._gone.values()), None)
-                if self._has_elsewhere and isinstance(error, CapacityReached):
+                if isinstance(error, CapacityReached) and self._may_move(again=has_moved):
                     self._has_to_move = True  # the next server may have room for all
+            except TimedOut as late:
+                error = late  # of those that were to be recovered; the others are well
             except TRIED_AGAIN as lost:
                 self._kept += self._lose_all(lost)
                 error = lost
@@ -372,11 +384,18 @@ class ReplayingSessions(VectorSessions):
             "%d sessions were recovered at %s in %.2f s (%s)", count, shown_url(self._address), took, cause
         )
 
+    def _may_move(self, *, again: bool) -> bool:
+        """Whether sessions may leave a server that has no room for all of them, without harm to those that it
+        has: there are none, or those were played again here a moment ago."""
+        staying = [place for place in self._live() if place not in self._gone]
+        known = all(self._logs[place].unknown is None for place in staying)
+        return self._has_elsewhere and (not staying or (again and known))
+
     def _give_up_unknown(self) -> None:
         for place, cause in list(self._gone.items()):
             unknown = self._logs[place].unknown
             if unknown is not None:
-                told = f"the session is lost ({cause}), and cannot be recovered: {unknown} was not answered"
+                told = f"the session is lost ({cause}), and cannot be recovered: {unknown}"
                 self._give_up(place, SessionLost(told))
 
     def _give_up_all(self, error: EnvTorchError) -> None:
@@ -434,7 +453,9 @@ class ReplayingSessions(VectorSessions):
     def _answers_of(self, places: set[int]) -> SocketFlow[dict[int, Answer]]:
         answers: dict[int, Answer] = {}
         while len(answers) < len(places):
-            for arrived in (yield from self._connection.arrivals()):
+            if not (came := (yield from self._connection.arrivals())):
+                raise ClientBusy.interrupted()
+            for arrived in came:
                 if places.isdisjoint(arrived.channels):
                     self._kept += self._noted([arrived])
                 else:
@@ -464,4 +485,4 @@ class ReplayingSessions(VectorSessions):
 
 
 def _said(error: EnvTorchError) -> Answer:
-    return Answer("error", {"code": error.code, "message": error.message})
+    return Answer("error", {**error.details, "code": error.code, "message": error.message})

@@ -278,10 +278,11 @@ class Reconnecting:
         frame = self.channels.each(ask.type, {channel: ask.data}, **self.within(timeout_s))
         asked = self.channels.owed_id(channel)
         yield from self.send(frame)
-        while True:
-            for arrived in (yield from self.arrivals()):
+        while came := (yield from self.arrivals()):
+            for arrived in came:
                 if arrived.id == asked and channel in arrived.channels:
                     return self._answer(arrived)
+        raise ClientBusy.interrupted()
 
     def _answer(self, arrived: Arrived) -> Answer:
         raw = bytes(arrived.payload)
@@ -320,7 +321,7 @@ class Reconnecting:
         try:
             while True:
                 if self._interruptions != interruptions:
-                    raise ClientBusy("a signal handler made another call while this one was waiting")
+                    raise ClientBusy.interrupted()
                 arrived = self.channels.arrived()
                 if arrived or not self.channels.owed:
                     return arrived

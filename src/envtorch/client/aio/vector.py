@@ -95,8 +95,8 @@ class AsyncVectorEnv(Generic[ActT, ObsT, StateT]):
         self, actions: Sequence[ActT] | Mapping[str, Any], *, timeout_s: float | None = None
     ) -> VectorResult[ObsT]:
         """One action for every session, in order, or columns of actions."""
-        await self.step_async(actions, timeout_s=timeout_s)
-        return await self.step_wait()
+        await self.connect()
+        return await self._run(self._flows.step(actions, timeout_s))
 
     async def step_async(
         self, actions: Sequence[ActT] | Mapping[str, Any], *, timeout_s: float | None = None

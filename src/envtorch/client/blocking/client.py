@@ -185,7 +185,10 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         try:
             if self._link is not None:
                 self._link.close()
-                self._link = None  # now: a close that was interrupted can be repeated
+            self._link = None  # now: a close that was interrupted can be repeated
+        except Exception:
+            self._link = None
+            raise
         finally:
             if self._provider is not None and self._home.is_at_home:
                 self._provider.stop_container()

@@ -167,6 +167,7 @@ class LocalLink:
             finally:
                 if self._background is not None:
                     self._background.close()
+                    self._background = None
 
     def _settle(self, value: Any) -> Any:
         if not asyncio.iscoroutine(value):

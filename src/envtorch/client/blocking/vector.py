@@ -12,6 +12,7 @@ from envtorch.client.guard import UseGuard
 from envtorch.client.translation import Translation
 from envtorch.client.vector_flows import Autoreset, VectorFlows, options_by_place
 from envtorch.client.vector_results import Outcome, VectorResult
+from envtorch.errors import ClientBusy
 from envtorch.protocol.flow import drive
 from envtorch.protocol.reconnect import SocketFlow
 from envtorch.shown_urls import shown_url
@@ -58,7 +59,7 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
         self._options = ClientOptions.of(base_url, **options)
         self._flows = VectorFlows(translation, self._options, count, autoreset)
         self._shell = BlockingShell(self._options)
-        self._guard = UseGuard("vector")
+        self._guard = UseGuard("vector", harmless=Exception)  # methods of a subclass may raise any
         self._finalizer = weakref.finalize(self, give_back, self._shell, self._flows, self._guard)
         try:
             self._run(self._flows.open())
@@ -171,9 +172,13 @@ class VectorEnv(Generic[ActT, ObsT, StateT]):
 
     def _run(self, flow: SocketFlow[T]) -> T:
         with self._guard as was_interrupted:
-            if was_interrupted:
+            if was_interrupted or self._flows.was_left:
                 drive(self._flows.interrupted(), self._shell.act)
-            return drive(flow, self._shell.act)
+            interruptions = self._flows.interruptions
+            result = drive(flow, self._shell.act)
+            if self._flows.interruptions != interruptions:
+                raise ClientBusy.interrupted()
+            return result
 
     def __enter__(self) -> Self:
         return self
