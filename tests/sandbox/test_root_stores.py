@@ -1,9 +1,12 @@
 """The process that holds the layers: replies that come late, and requests that take long."""
 
 import contextlib
+import io
 import os
+import secrets
 import signal
 import socket
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +86,58 @@ def test_a_late_reply_of_an_init_is_never_taken_for_another() -> None:
         theirs.send(b'{"event": "done", "pid": 2, "id": 2}')
         reply, _ = channel.ask({"op": "processes"})
         assert reply.pid == 2
+
+
+MARK = secrets.token_bytes(32)
+
+
+def test_nothing_of_an_archive_stays_in_the_memory_of_the_store(workspace: Workspace) -> None:
+    """Every session's first process is forked from it: archives are the hidden tests of tasks."""
+    store = workspace.store
+    archive = os.memfd_create("archive")
+    try:
+        with os.fdopen(os.dup(archive), "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+            member = tarfile.TarInfo("tests/check.py")
+            member.size = 1000 * len(MARK)
+            tar.addfile(member, io.BytesIO(1000 * MARK))
+        os.lseek(archive, 0, os.SEEK_SET)
+        request = {"op": "layer", "layer": "marked", "disk_bytes": 1 << 20, "opaque": ["/tests"]}
+        reply, _ = store.ask(request, [archive])
+    finally:
+        os.close(archive)
+    try:
+        assert count_in_memory(store.process.pid, MARK) == 0
+        with Workspace(HOST, layers=[*reply.layers, *store.image]) as other:
+            assert other.read_file("/tests/check.py") == 1000 * MARK
+    finally:
+        store.ask({"op": "close", "session": "marked"})
+
+
+def count_in_memory(process: int, mark: bytes) -> int:
+    """How often a process has some bytes in memory that it can write to."""
+    found = 0
+    with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+            addresses, rights, *_ = line.split()
+            if rights.startswith("rw"):
+                start, end = (int(word, 16) for word in addresses.split("-"))
+                memory.seek(start)
+                found += memory.read(end - start).count(mark)
+    return found
+
+
+def test_an_archive_that_cannot_be_read_is_a_failure_with_a_reason(workspace: Workspace) -> None:
+    store = workspace.store
+    archive = os.memfd_create("archive")
+    try:
+        os.write(archive, b"no archive" * 100)
+        os.lseek(archive, 0, os.SEEK_SET)
+        request = {"op": "layer", "layer": "unreadable", "disk_bytes": 1 << 20, "opaque": []}
+        with pytest.raises(EnvironmentFailed, match="could not be opened"):
+            store.ask(request, [archive])
+    finally:
+        os.close(archive)
+        store.ask({"op": "close", "session": "unreadable"})
 
 
 FILES = 15_000

@@ -11,7 +11,13 @@ from envtorch.sandbox import CommandOutcome, Workspace
 from envtorch.sandbox.monitor import memory_limit
 from envtorch.sandbox.zygotes import owned_resources
 from tests.sandbox.roots import HOST, MEGABYTE, require_host_root
-from tests.sandbox.workspace_attacks import PYTHON, SHELL, SIGNALS_TO_THE_INIT
+from tests.sandbox.workspace_attacks import (
+    OPERATION,
+    PYTHON,
+    SHELL,
+    SIGNALS_TO_THE_INIT,
+    operation_under_way,
+)
 
 SMALL = dataclasses.replace(HOST, memory_bytes=16 * MEGABYTE, disk_bytes=MEGABYTE, open_files=4096)
 SOCKETS = {
@@ -81,6 +87,24 @@ def test_a_call_that_escapes_are_made_of_is_refused(workspace: Workspace, attack
 @pytest.mark.parametrize("attack", SHELL)
 def test_root_inside_is_not_root_outside(workspace: Workspace, attack: str) -> None:
     assert workspace.run(SHELL[attack]).exit_code != 0
+
+
+@pytest.mark.parametrize("user", [None, "nobody"])
+@pytest.mark.parametrize("attack", OPERATION)
+def test_a_file_operation_is_closed_to_the_agent(attack: str, user: str | None) -> None:
+    """Its memory is a copy of the init's, and its descriptors carry the answer."""
+    require_host_root()
+    with Workspace(HOST, user=user) as workspace, operation_under_way(workspace) as process:
+        assert workspace.run(f"kill -0 {process}").exit_code == 0
+        assert workspace.run(f"operation={process}; {OPERATION[attack]}").exit_code != 0
+
+
+def test_the_init_holds_no_file_of_this_machine(workspace: Workspace) -> None:
+    """Programs and operations are its children, and begin with what it holds."""
+    process = workspace._channel.process()
+    held = {name: os.readlink(f"/proc/{process}/fd/{name}") for name in os.listdir(f"/proc/{process}/fd")}
+    files = {name: target for name, target in held.items() if target.startswith("/")}
+    assert files == dict.fromkeys(("0", "1", "2"), "/dev/null")
 
 
 def test_the_init_cannot_be_killed(workspace: Workspace) -> None:

@@ -5,15 +5,21 @@ python -m tests.sandbox.workspace_attacks NAME [ARCHIVE]
 prints a line for each attack: held, cannot be tried, or BROKEN. With an archive the root is prepared first.
 """
 
+import contextlib
 import dataclasses
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from envtorch.errors import ConfigurationError
 from envtorch.sandbox import Workspace
+from envtorch.sandbox.guest.processes import children_of
 from envtorch.sandbox.prepared_roots import RootCache
 from tests.sandbox.roots import HOST
+
+PATIENCE_S = 60.0
 
 PYTHON = {
     "ptrace": "import ctypes; l = ctypes.CDLL(None, use_errno=True); assert l.ptrace(16, 1, 0, 0) == -1",
@@ -62,20 +68,53 @@ SHELL = {
     "clock": "date -s '2001-01-01'",
     "host name": "hostname other",
     "root of the init": "ls /proc/1/root/",
-    "memory of the init": "head -c 1 /proc/1/mem",
+    "memory of the init": ": 5< /proc/1/mem",
     "descriptors of the init": "ls -l /proc/1/fd/",
     "higher limit": "ulimit -n 1000000",
     "raw network device": "ip link add dummy0 type dummy",
     "chroot out": "chroot /proc/1/root /bin/true",
 }
 
-NAMES = [*PYTHON, *SHELL, "end of the init", "disk", "processes"]
+OPERATION = {
+    "memory of a file operation": ": 5<> /proc/$operation/mem",
+    "descriptors of a file operation": "ls /proc/$operation/fd/",
+    "answer of a file operation": "echo forged > /proc/$operation/fd/1",
+}
+"""Tried on a process that does what the owner asked for, by programs of the same user."""
+
+NAMES = [*PYTHON, *SHELL, *OPERATION, "end of the init", "disk", "processes"]
 """Every attack, in the order in which they are tried."""
 
 SIGNALS_TO_THE_INIT = "for number in $(seq 64); do kill -$number 1; done; kill -9 -1"
 """The last one ends the shell with all other processes."""
 
 HELD, UNTRIED, BROKEN = "held", "cannot be tried", "BROKEN"
+
+
+@contextlib.contextmanager
+def operation_under_way(workspace: Workspace) -> Iterator[int]:
+    """A process of the session that is to write a file, and waits for what comes: its id inside."""
+    channel, path = workspace._channel, "/tmp/awaited"
+    init = channel.process()
+    assert init is not None
+    workspace.run("true")  # its shell, too, is a child of the init
+    before = set(children_of(init))
+    pipes = [os.pipe() for _ in range(3)]
+    theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+    try:
+        what = {"kind": "write", "path": path, "directory": "/", "user": workspace._user}
+        channel.tell({"op": "operate", "job": "awaited", "what": what}, theirs)
+        written = f"until [ -f {path} ]; do sleep 0.01; done; rm {path}"
+        assert workspace.run(written, timeout_s=PATIENCE_S).exit_code == 0
+        (process,) = set(children_of(init)) - before
+        status = Path(f"/proc/{process}/status").read_text()
+        yield int(status.partition("\nNSpid:")[2].partition("\n")[0].split()[-1])
+    finally:
+        for pipe in pipes:
+            for descriptor in pipe:
+                os.close(descriptor)
+        assert channel.await_exit("awaited", time.monotonic() + PATIENCE_S) is not None
+        channel.forget("awaited")
 
 
 def attack_all(workspace: Workspace) -> Iterator[tuple[str, str]]:
@@ -87,6 +126,10 @@ def attack_all(workspace: Workspace) -> Iterator[tuple[str, str]]:
     for name, command in SHELL.items():
         status = workspace.run(command).exit_code
         yield name, BROKEN if status == 0 else UNTRIED if status == 127 else HELD
+    with operation_under_way(workspace) as process:
+        for name, command in OPERATION.items():
+            status = workspace.run(f"operation={process}; {command}").exit_code
+            yield name, BROKEN if status == 0 else HELD
     workspace.run(SIGNALS_TO_THE_INIT)
     yield "end of the init", HELD if workspace.run("echo alive").output == "alive\n" else BROKEN
     full = workspace.run("for i in 1 2 3 4; do head -c 30000000 /dev/zero > /root/f$i; done; rm -f /root/f*")

@@ -61,22 +61,22 @@ UNMASKED = ("--security-opt", "systempaths=unconfined")
 ORDINARY = ("--user", "10001")
 
 PLACES = [
-    Place('the machine, as root, `root="host"`', (OnMachine(0, on_image=False),), Attacked(41, 0)),
-    Place("the machine, as root, an image of the engine", (OnMachine(0, on_image=True),), Attacked(35, 6)),
+    Place('the machine, as root, `root="host"`', (OnMachine(0, on_image=False),), Attacked(44, 0)),
+    Place("the machine, as root, an image of the engine", (OnMachine(0, on_image=True),), Attacked(38, 6)),
     Place(
         "the machine, as an ordinary user, the same image",
         (OnMachine(NOBODY, on_image=True),),
-        Attacked(35, 6),
+        Attacked(38, 6),
     ),
     Place(
         "a container as an ordinary user, with `seccomp=unconfined` and `systempaths=unconfined`",
         (InContainer((*ORDINARY, *UNCONFINED, *UNMASKED)),),
-        Attacked(35, 6),
+        Attacked(38, 6),
     ),
     Place(
         "a privileged container, as root, with `ENVTORCH_CACHE` on a volume",
         (InContainer(("--privileged", "--volume", "/cache", "--env", "ENVTORCH_CACHE=/cache")),),
-        Attacked(35, 6),
+        Attacked(38, 6),
     ),
     Place(
         "a container with default settings, as root or not, also with every capability dropped",

@@ -31,9 +31,14 @@ class Confinement:
     def apply(self) -> None:
         """For good, and for all children. The next `exec` as root gives `CAPABILITIES` and no more.
 
+        Until that `exec` the process has the memory of the init it was forked from. It stays undumpable, so
+        that the agent's processes, which have the same user and capabilities, can neither read nor write it,
+        nor open its descriptors; a program that is executed is dumpable by itself.
+
         `no_new_privs` stays off, so that `su` and `sudo` work: the kernel takes filters without it from a
         process that may administer its user namespace, which this one may until the last line.
         """
+        _be_killed_first()
         for kind, limit in self.rlimits.items():
             _, most = resource.getrlimit(kind)
             value = limit if most == resource.RLIM_INFINITY else min(limit, most)
@@ -41,9 +46,15 @@ class Confinement:
         for one in self.filters:
             kernel.install_filter(one.header)
         _keep_capabilities(CAPABILITIES)
-        kernel.set_dumpable(True)
-        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-            file.write(_KILLED_FIRST)
+
+
+def _be_killed_first() -> None:
+    """An undumpable process may not write to its own settings. While it has every capability, the agent's
+    processes have fewer and cannot look into it, dumpable or not."""
+    kernel.set_dumpable(True)
+    with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(_KILLED_FIRST)
+    kernel.set_dumpable(False)
 
 
 def _keep_capabilities(kept: Sequence[int]) -> None:

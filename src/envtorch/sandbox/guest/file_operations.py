@@ -1,8 +1,9 @@
 """What an owner asks of a session's files and programs: each runs in a locked-down child of the init.
 
 A child gets three descriptors, like any program: what comes in, what goes out, and where an error is
-reported. It shares no memory with the agent's processes, so its answer cannot be forged there. A `Sandbox`
-and a `Workspace` have the same operations.
+reported. The agent's processes can open neither its memory nor its descriptors, for it is not dumpable: its
+answer cannot be forged there. With `execute` it becomes a program of the agent's, and all of that ends. A
+`Sandbox` and a `Workspace` have the same operations.
 """
 
 import errno

@@ -118,18 +118,13 @@ class LayerStore:
         yield partial(_merge_anew, [f"{STORE}/{name}/upper{session.generation}"], place)
         return StoreAnswer({"event": "done", "layers": self._names([place, *lowers])})
 
-    def layer(self, request: Mapping[str, Any], archive: int) -> Mapping[str, Any]:
+    def layer(self, request: Mapping[str, Any], archive: int) -> Steps:
         """A further layer, from an archive, with some of its directories hiding what is below them."""
         name = request["layer"]
         self._make_disk(name, request["disk_bytes"])
         place = f"{STORE}/{name}/upper0"
-        os.makedirs(place)
-        with os.fdopen(os.dup(archive), "rb") as file, tarfile.open(fileobj=file) as tar:
-            tar.extractall(place, filter="fully_trusted")  # noqa: S202  the owner made it, of its own files
-        for path in request["opaque"]:
-            os.makedirs(place + path, exist_ok=True)
-            layers.make_opaque(place + path)
-        return {"event": "done", "layers": self._names([place])}
+        yield partial(_unpack, archive, place, request["opaque"])
+        return StoreAnswer({"event": "done", "layers": self._names([place])})
 
     def layers_of(self, name: str) -> Mapping[str, Any]:
         """All layers of a session whose processes have ended, its own first."""
@@ -207,8 +202,18 @@ def main(channel_descriptor: int) -> None:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.become_subreaper()
+    _discard_output()
     wire.send_packet(channel, {"event": "ready", "layers": LayerStore._names(store.image)})
     StoreRequests(channel, partial(_steps, store)).serve()
+
+
+def _discard_output() -> None:
+    """Until the store is ready, what goes wrong is written to a file of the owner's; sessions must not have
+    it."""
+    nowhere = os.open("/dev/null", os.O_WRONLY)
+    for place in (1, 2):
+        os.dup2(nowhere, place)
+    os.close(nowhere)
 
 
 def _steps(store: LayerStore, request: Mapping[str, Any], descriptors: Sequence[int]) -> Steps:
@@ -222,7 +227,7 @@ def _steps(store: LayerStore, request: Mapping[str, Any], descriptors: Sequence[
         case "copy":
             return (yield from store.copy(request["session"], request["layer"], request["disk_bytes"]))
         case "layer":
-            return StoreAnswer(store.layer(request, descriptors[0]))
+            return (yield from store.layer(request, descriptors[0]))
         case "layers":
             return StoreAnswer(store.layers_of(request["session"]))
         case "extract":
@@ -230,6 +235,17 @@ def _steps(store: LayerStore, request: Mapping[str, Any], descriptors: Sequence[
         case "close":
             return StoreAnswer(store.close(request["session"], keep=request.get("keep", False)))
     raise KeyError(request["op"])
+
+
+def _unpack(archive: int, place: str, opaque: Sequence[str]) -> None:
+    """Runs in a child process: every session's init is forked from the store, and would have in its memory
+    what the store has read."""
+    os.makedirs(place)
+    with os.fdopen(os.dup(archive), "rb") as file, tarfile.open(fileobj=file) as tar:
+        tar.extractall(place, filter="fully_trusted")  # noqa: S202  the owner made it, of its own files
+    for path in opaque:
+        os.makedirs(place + path, exist_ok=True)
+        layers.make_opaque(place + path)
 
 
 def _merge_anew(sources: Sequence[str], place: str) -> None:

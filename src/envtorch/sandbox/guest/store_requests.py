@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import socket
-import tarfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -89,7 +88,7 @@ class StoreRequests:
                 work = next(request.steps) if failure is None else request.steps.throw(failure)
             except StopIteration as end:
                 return _reply(request, end.value)
-            except (OSError, tarfile.TarError, KeyError) as error:
+            except (OSError, KeyError) as error:
                 number = error.errno if isinstance(error, OSError) else None
                 message = error.strerror if isinstance(error, OSError) and error.filename is None else None
                 told = {"event": "failed", "message": message or str(error) or repr(error), "errno": number}

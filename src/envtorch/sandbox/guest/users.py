@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+from . import kernel
+
 _MOST_BYTES = 1 << 20
 _NO_ENTRY = 2
 
@@ -36,7 +38,10 @@ def find(wanted: str) -> Account:
 
 
 def become(account: Account) -> None:
-    """Give up being root for good. Raises `OSError` where the user's id is not mapped."""
+    """Give up being root for good. Raises `OSError` where the user's id is not mapped.
+
+    The process stays undumpable: for one whose user changes, the kernel takes `fs.suid_dumpable` instead.
+    """
     try:
         os.setgroups(account.groups)
         os.setresgid(account.group, account.group, account.group)
@@ -47,6 +52,7 @@ def become(account: Account) -> None:
             f"the session cannot run as {account.name}: {error.strerror}. An ordinary user of this machine "
             "has one id to map, so all sessions run as root inside",
         ) from error
+    kernel.set_dumpable(False)
 
 
 def _lines(path: str) -> list[list[str]]:

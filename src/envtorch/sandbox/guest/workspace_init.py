@@ -14,7 +14,7 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from . import file_operations, furnishing, kernel, mounts, shell_process
@@ -79,7 +79,7 @@ class WorkspaceInit:
             case "shell":
                 return self._start_shell(request)
             case "operate":
-                self._start(request["job"], lambda: _operate(request["what"], descriptors))
+                self._start_operation(request["job"], request["what"], descriptors)
                 return None, ()
             case "signal":
                 self._signal(request["job"], request["number"])
@@ -121,7 +121,7 @@ class WorkspaceInit:
         self._jobs[process] = request["job"]
         return {"event": "done", "pid": process}, ends.all()
 
-    def _start(self, job: str, body: Callable[[], int]) -> None:
+    def _start_operation(self, job: str, what: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         process = os.fork()
         if process:
             self._jobs[process] = job
@@ -129,8 +129,11 @@ class WorkspaceInit:
         result = 70
         try:
             os.setsid()
+            for place, descriptor in enumerate(descriptors[:3]):
+                os.dup2(descriptor, place)
+            os.closerange(3, 1 << 16)
             self._lock()
-            result = body()
+            result = file_operations.perform(what)
         except BaseException as error:
             os.write(2, f"{error!r}\n".encode())
         finally:
@@ -199,13 +202,6 @@ class WorkspaceInit:
             event = {"event": "exited", "job": job, "status": os.waitstatus_to_exitcode(code)}
             with contextlib.suppress(OSError):
                 wire.send_packet(self._control, event)
-
-
-def _operate(what: Mapping[str, Any], descriptors: Sequence[int]) -> int:
-    for place, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, place)
-    os.closerange(3, 1 << 16)
-    return file_operations.perform(what)
 
 
 def _foreground_of(process: int) -> int:
