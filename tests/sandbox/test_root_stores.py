@@ -88,6 +88,40 @@ def test_a_late_reply_of_an_init_is_never_taken_for_another() -> None:
         assert reply.pid == 2
 
 
+def test_a_session_that_cannot_enter_a_network_says_so_and_ends(workspace: Workspace) -> None:
+    """Its first process is a child of the store, and must not serve the store's owner beside it."""
+    store = workspace.store
+    children = children_of(store)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    settings = {
+        "hostname": "sandbox",
+        "names_host": True,
+        "shared_memory_bytes": 1 << 20,
+        "own_network": False,
+        "rlimits": {},
+    }
+    request = {
+        "op": "open",
+        "session": "session-without-network",
+        "layers": store.image,
+        "base": len(store.image),
+        "disk_bytes": 1 << 20,
+        "settings": settings,
+    }
+    channel = WorkspaceChannel(ours)
+    with theirs, open("/dev/null", "rb") as no_network:
+        _, watches = store.ask(request, [theirs.fileno(), no_network.fileno()])
+    for watch in watches:
+        os.close(watch)
+    try:
+        with pytest.raises(EnvironmentFailed, match="setns"):
+            channel.await_ready()
+        eventually(lambda: children_of(store) <= children, "the end of its first process")
+    finally:
+        channel.close()
+        store.ask({"op": "close", "session": "session-without-network"})
+
+
 MARK = secrets.token_bytes(32)
 
 

@@ -82,10 +82,11 @@ class LayerStore:
     ) -> int:
         process = kernel.fork_into(_WITH_NETWORK if network is None else _WITHOUT_NETWORK)
         if process == 0:
-            if network is not None:
-                kernel.setns(network, kernel.NEW_NET)
-            channel = socket.SocketType(fileno=os.dup(control))
-            workspace_init.live(channel, root, settings, self.filters)
+            try:
+                channel = socket.SocketType(fileno=os.dup(control))
+                workspace_init.live(channel, root, settings, self.filters, network)
+            finally:
+                os._exit(70)  # whatever happened, it is not the store, and answers nobody
         return process
 
     def stack(self, name: str) -> Steps:

@@ -212,14 +212,21 @@ def _foreground_of(process: int) -> int:
 
 
 def live(
-    control: "socket.SocketType", tree: int, settings: Mapping[str, Any], filters: Sequence[kernel.Seccomp]
+    control: "socket.SocketType",
+    tree: int,
+    settings: Mapping[str, Any],
+    filters: Sequence[kernel.Seccomp],
+    network: int | None,
 ) -> NoReturn:
-    """As the first process in new namespaces: enter the root, tell the owner, serve it."""
+    """As the first process in new namespaces: enter the root, tell the owner, serve it. `network` is the
+    network namespace of another session, to be shared with it."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a first process without a handler is not interrupted
         kernel.set_dumpable(False)
+        if network is not None:
+            kernel.setns(network, kernel.NEW_NET)
         _close_all_but(control.fileno(), tree)
         furnishing.enter(
             tree,
