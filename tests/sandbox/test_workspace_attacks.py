@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from envtorch.errors import OutOfResources
 from envtorch.sandbox import CommandOutcome, Workspace
 from envtorch.sandbox.monitor import memory_limit
 from envtorch.sandbox.zygotes import owned_resources
@@ -18,6 +19,7 @@ from tests.sandbox.workspace_attacks import (
     SIGNALS_TO_THE_INIT,
     operation_under_way,
 )
+from tests.support import eventually
 
 SMALL = dataclasses.replace(HOST, memory_bytes=16 * MEGABYTE, disk_bytes=MEGABYTE, open_files=4096)
 SOCKETS = {
@@ -107,6 +109,37 @@ def test_the_init_holds_no_file_of_this_machine(workspace: Workspace) -> None:
     assert files == dict.fromkeys(("0", "1", "2"), "/dev/null")
 
 
+KILL_LOOP = b"""
+import os
+while True:
+    try:
+        os.kill(-1, 9)
+    except ProcessLookupError:
+        pass
+"""
+
+
+def test_an_agent_that_kills_every_process_gets_errors_and_keeps_its_session() -> None:
+    require_host_root()
+    with Workspace(HOST) as workspace:
+        if workspace.run("command -v python3").exit_code:
+            pytest.skip("this machine has no python3 to try")
+        workspace.write_file("/tmp/kill.py", KILL_LOOP)
+        workspace.run("setsid python3 -I /tmp/kill.py &")
+
+        def is_ended() -> bool:
+            try:
+                assert workspace.read_file("/tmp/kill.py") == KILL_LOOP
+            except OSError as error:
+                assert "ended by signal 9" in str(error)
+                return True
+            return False
+
+        eventually(is_ended, "an operation is killed")
+        workspace.end_processes()
+        assert workspace.run("echo after").output == "after\n"
+
+
 def test_the_init_cannot_be_killed(workspace: Workspace) -> None:
     workspace.run(SIGNALS_TO_THE_INIT)
     assert workspace.run("echo alive").output == "alive\n"
@@ -179,6 +212,80 @@ def test_a_fork_bomb_ends_at_the_limit_of_processes() -> None:
         answer = workspace.run(bomb, timeout_s=2)
         assert answer.outcome in (CommandOutcome.OUT_OF_PROCESSES, CommandOutcome.TIMED_OUT)
         assert len(workspace.processes()) <= HOST.processes + 4
+        workspace.end_processes()
+        assert workspace.run("echo after").output == "after\n"
+
+
+FORK_LOOP = b"""
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(600)
+    except OSError:
+        time.sleep(0.0005)
+"""
+
+
+def test_with_all_processes_used_up_files_and_shells_are_refused_and_nothing_leaks() -> None:
+    require_host_root()
+    with Workspace(dataclasses.replace(HOST, processes=8)) as workspace:
+        if workspace.run("command -v python3").exit_code:
+            pytest.skip("this machine has no python3 to try")
+        if workspace._group is None or "pids" not in workspace._group.folders:
+            pytest.skip("no control group counts processes here")
+        workspace.write_file("/tmp/loop.py", FORK_LOOP)
+        workspace.run("python3 -I /tmp/loop.py; exit 3")
+        folder = workspace._group.folders["pids"]
+        most = (folder / "pids.max").read_text()
+        process = workspace._channel.process()
+        held = os.listdir(f"/proc/{process}/fd")
+        ours = set(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            eventually(lambda: (folder / "pids.current").read_text() == most, "the limit is reached")
+            with pytest.raises(OutOfResources, match=r"operation could not be started: .* its processes"):
+                workspace.read_file("/tmp/loop.py")
+            with pytest.raises(OutOfResources, match=r"operation could not be started: .* its processes"):
+                workspace.write_file("/tmp/large", bytes(1 << 20))
+            with pytest.raises(OutOfResources, match=r"shell could not be started: .* its processes"):
+                workspace.run("true")
+        assert os.listdir(f"/proc/{process}/fd") == held
+        eventually(lambda: set(os.listdir("/proc/self/fd")) <= ours, "all pipes are closed")
+        workspace.end_processes()
+        assert workspace.run("echo after").output == "after\n"
+
+
+TERMINAL_LOOP = b"""
+import os, time
+held = []
+while True:
+    try:
+        held.append(os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        time.sleep(0.0005)
+"""
+
+
+def test_with_all_terminals_used_up_a_shell_is_refused() -> None:
+    require_host_root()
+    with Workspace(HOST) as workspace:
+        if workspace.run("command -v python3").exit_code:
+            pytest.skip("this machine has no python3 to try")
+        workspace.write_file("/tmp/loop.py", TERMINAL_LOOP)
+        workspace.run("setsid python3 -I /tmp/loop.py &")
+
+        def is_refused() -> bool:
+            try:
+                workspace.run("exit 3")
+            except OutOfResources as error:
+                assert "its terminals" in str(error)
+                return True
+            return False
+
+        eventually(is_refused, "no terminal is left")
         workspace.end_processes()
         assert workspace.run("echo after").output == "after\n"
 

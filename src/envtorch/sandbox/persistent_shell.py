@@ -15,7 +15,7 @@ from envtorch.errors import EnvironmentFailed
 
 from .guest.shell_process import ShellEnds
 from .head_and_tail import HeadAndTail
-from .workspace_channel import WorkspaceChannel
+from .workspace_channel import WorkspaceChannel, out_of_resources
 
 __all__ = ["PersistentShell", "ShellAnswer", "ShellReport", "StartFileFailed"]
 
@@ -79,6 +79,8 @@ class PersistentShell:
         try:
             _, given = channel.ask({"op": "shell", "job": self.job, "plan": self.plan})
         except OSError as error:
+            if refused := out_of_resources("a shell", error.errno):
+                raise refused from error
             raise EnvironmentFailed(f"no shell could be started: {error}. Start a new session") from error
         self._ends = ShellEnds(*given)
         for descriptor in self._ends.all():

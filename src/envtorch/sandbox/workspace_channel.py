@@ -1,6 +1,7 @@
 """The owner's end of one session on a writable root: requests to its init, and how its jobs ended."""
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -10,17 +11,25 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from envtorch.errors import EnvironmentFailed, EnvTorchError, SessionLost
+from envtorch.errors import EnvironmentFailed, EnvTorchError, OutOfResources, SessionLost
 
 from . import protocol
 from .handle import process_behind
 from .root_stores import StoreReply, decode_reply
 
-__all__ = ["WorkspaceChannel", "told_as_failure"]
+__all__ = ["WorkspaceChannel", "out_of_resources", "told_as_failure"]
 
 _REPLY_S = 60.0
 _CLOSE_S = 10.0
 _MOST_DESCRIPTORS = 16
+_USED_UP = {
+    errno.EAGAIN: "processes",
+    errno.ENOMEM: "memory",
+    errno.ENOSPC: "terminals",
+    errno.EMFILE: "descriptors",
+    errno.ENFILE: "descriptors",
+}
+"""What is missing when the init can start nothing."""
 
 
 @contextlib.contextmanager
@@ -34,6 +43,18 @@ def told_as_failure(what: str) -> Iterator[None]:
         raise EnvironmentFailed(f"{what}: {error}") from error
 
 
+def out_of_resources(what: str, number: int | None) -> OutOfResources | None:
+    """The error for what an init could not start; None for another number than those of used up resources."""
+    if number not in _USED_UP:
+        return None
+    used_up = _USED_UP[number]
+    return OutOfResources(
+        f"{what} could not be started: the session has used up its {used_up} ({os.strerror(number)}). "
+        "End some of its processes, or wait until they have ended, and try again",
+        errno=number,
+    )
+
+
 class WorkspaceChannel:
     """A control socket and a pidfd of the init."""
 
@@ -43,7 +64,7 @@ class WorkspaceChannel:
         self._last_id = 0
         self._control.setblocking(False)
         self._telling = threading.Lock()
-        self._exits: dict[str, int] = {}
+        self._exits: dict[str, StoreReply] = {}
         self.watch: int | None = None
         """Readable when the whole session has ended."""
 
@@ -100,7 +121,7 @@ class WorkspaceChannel:
                 raise SessionLost("the session has ended: its init is gone")
             reply = decode_reply(data)
             if reply.event == "exited":
-                self._exits[reply.job] = reply.status
+                self._exits[reply.job] = reply
             else:
                 found.append((reply, given))
 
@@ -108,9 +129,14 @@ class WorkspaceChannel:
         return self._control.fileno()
 
     def exit_status(self, job: str) -> int | None:
-        """How a job ended; None while it runs."""
+        """How a job ended; None while it runs. Raises `OutOfResources` for one that was never started."""
         self.events()
-        return self._exits.get(job)
+        end = self._exits.get(job)
+        if end is None:
+            return None
+        if refused := out_of_resources("an operation", end.errno):
+            raise refused
+        return end.status
 
     def await_exit(self, job: str, deadline: float) -> int | None:
         """The same, waited for until the deadline."""

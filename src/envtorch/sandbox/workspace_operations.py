@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from typing import Any
 
 import msgspec
@@ -33,23 +34,25 @@ def operate(
     channel: WorkspaceChannel, what: Mapping[str, Any], *, stdin: bytes, limit: int, timeout_s: float
 ) -> Completed:
     """Have the init's child do something; read what it writes until it ends or the time is over. What it
-    leaves running may keep its streams open, and holds nothing up."""
+    leaves running may keep its streams open, and holds nothing up. Raises `OutOfResources` when no child can
+    be started, as in a session that has all the processes it may have."""
     job = f"operation-{secrets.token_hex(4)}"
     began = time.monotonic()
     ours, theirs = _pipes()
+    streams = {ours[1]: HeadAndTail(limit), ours[2]: HeadAndTail(limit)}
     try:
-        try:
-            channel.tell({"op": "operate", "job": job, "what": what}, theirs)
-        finally:
-            for descriptor in theirs:
-                os.close(descriptor)
-        streams = {ours[1]: HeadAndTail(limit), ours[2]: HeadAndTail(limit)}
-        in_time = _transfer(ours[0], streams, stdin, began + timeout_s, _End(channel, job))
+        with open(ours[0], "wb", buffering=0) as inward:
+            try:
+                channel.tell({"op": "operate", "job": job, "what": what}, theirs)
+            finally:
+                for descriptor in theirs:
+                    os.close(descriptor)
+            in_time = _transfer(inward, streams, stdin, began + timeout_s, _End(channel, job))
         if not in_time:
             channel.tell({"op": "signal", "job": job, "number": int(signal.SIGKILL)})
         status = channel.await_exit(job, time.monotonic() + _END_S)
     finally:
-        for descriptor in ours[1:]:
+        for descriptor in streams:
             os.close(descriptor)
         channel.forget(job)
     if status is None:
@@ -89,9 +92,10 @@ class _End:
 
 
 def _transfer(
-    inward: int, streams: Mapping[int, HeadAndTail], stdin: bytes, deadline: float, end: _End
+    inward: FileIO, streams: Mapping[int, HeadAndTail], stdin: bytes, deadline: float, end: _End
 ) -> bool:
-    """Write what goes in, read what comes out, until both streams or the job end. Closes `inward`."""
+    """Write what goes in, read what comes out, until both streams or the job end. Closes `inward` as soon as
+    everything is written."""
     waiting = select.poll()
     left, open_streams = memoryview(stdin), set(streams)
     for descriptor in (*open_streams, end.fileno()):
@@ -99,8 +103,7 @@ def _transfer(
     if left:
         waiting.register(inward, select.POLLOUT)
     else:
-        os.close(inward)
-    feeding = bool(left)
+        inward.close()
     while open_streams:
         ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready and time.monotonic() >= deadline:
@@ -109,22 +112,20 @@ def _transfer(
             if descriptor == end.fileno():
                 if end.has_come():
                     _read_rest(streams, open_streams)
-            elif feeding and descriptor == inward:
+            elif not inward.closed and descriptor == inward.fileno():
                 try:
-                    left = left[os.write(inward, left[:_CHUNK]) :] if not event & select.POLLERR else left[:0]
+                    written = os.write(descriptor, left[:_CHUNK]) if not event & select.POLLERR else len(left)
                 except (BrokenPipeError, BlockingIOError):
-                    left = left[:0]
+                    written = len(left)
+                left = left[written:]
                 if not left:
                     waiting.unregister(inward)
-                    os.close(inward)
-                    feeding = False
+                    inward.close()
             elif data := _read(descriptor):
                 streams[descriptor].add(data)
             else:
                 waiting.unregister(descriptor)
                 open_streams.discard(descriptor)
-    if feeding:
-        os.close(inward)
     return not open_streams
 
 
@@ -154,6 +155,9 @@ def raise_reported(done: Completed, path: str) -> None:
     if done.exit_status == _FAILED:
         with contextlib.suppress(ValueError):
             said = json.loads(done.stderr)
+    if done.exit_status < 0:
+        why = "the session's memory was used up, or one of its processes ended it"
+        raise OSError(errno.EINTR, f"the operation was ended by signal {-done.exit_status}: {why}", path)
     if not isinstance(said, dict) or not isinstance(said.get("errno"), int):
         raise SessionLost(f"the operation on {path} was ended with status {done.exit_status}")
     if said["errno"] in _FULL:

@@ -9,6 +9,7 @@ not inherit the two, and cannot open the copies that bash keeps while it runs a 
 the owner sends a nonce, which bash reads only when the command has ended, and repeats in its report.
 """
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -104,25 +105,37 @@ class ShellPlan:
 
 
 def start(plan: ShellPlan, lock: Callable[[], None]) -> tuple[int, ShellEnds]:
-    """Fork a shell on a terminal of its own. `lock` gives up every privilege, in the child.
+    """Fork a shell on a terminal of its own. `lock` gives up every privilege, in the child. Raises `OSError`,
+    and leaves nothing open, when the session has used up its processes or terminals.
 
     /dev belongs to the agent, which may replace /dev/ptmx; what is in /dev/pts is the kernel's.
     """
-    master = os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    fcntl.ioctl(master, _UNLOCK, struct.pack("i", 0))
-    (number,) = struct.unpack("i", fcntl.ioctl(master, _NUMBER, bytes(4)))
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", plan.rows, plan.columns, 0, 0))
-    reports, commands = _socket_pair(), _socket_pair()
-    output, startup = os.pipe(), os.pipe()
-    os.write(startup[1], ((START_FILE if plan.start_file else "") + LOOP).encode())
-    os.close(startup[1])
-    process = os.fork()
-    if process == 0:
-        given = {REPORT: reports[1], COMMAND: commands[0], OUTPUT: output[1], STARTUP: startup[0]}
-        _become_shell(plan, number, given, lock)
-    for descriptor in (startup[0], reports[1], commands[0], output[1]):
-        os.close(descriptor)
-    return process, ShellEnds(master, reports[0], commands[1], output[0])
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as given:
+        master = os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        ours.callback(os.close, master)
+        fcntl.ioctl(master, _UNLOCK, struct.pack("i", 0))
+        (number,) = struct.unpack("i", fcntl.ioctl(master, _NUMBER, bytes(4)))
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", plan.rows, plan.columns, 0, 0))
+        reports, its_reports = _closed_by(ours, given, _socket_pair())
+        commands, its_commands = _closed_by(ours, given, _socket_pair())
+        output, its_output = _closed_by(ours, given, os.pipe())
+        its_startup, startup = _closed_by(given, given, os.pipe())
+        os.write(startup, ((START_FILE if plan.start_file else "") + LOOP).encode())
+        process = os.fork()
+        if process == 0:
+            places = {REPORT: its_reports, COMMAND: its_commands, OUTPUT: its_output, STARTUP: its_startup}
+            _become_shell(plan, number, places, lock)
+        ours.pop_all()
+    return process, ShellEnds(master, reports, commands, output)
+
+
+def _closed_by(
+    first: contextlib.ExitStack, second: contextlib.ExitStack, pair: tuple[int, int]
+) -> tuple[int, int]:
+    """Both descriptors of a pair, each closed with a stack of its own."""
+    first.callback(os.close, pair[0])
+    second.callback(os.close, pair[1])
+    return pair
 
 
 def _socket_pair() -> tuple[int, int]:

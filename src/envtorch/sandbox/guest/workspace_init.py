@@ -23,6 +23,7 @@ from .confinement import Confinement
 from .processes import status
 
 _SWEEP_S = 8.0
+_NOT_STARTED = 126
 _FOREGROUND_FIELD = 5
 """Of /proc/PID/stat, behind the name: the process group that the terminal's keys go to."""
 
@@ -122,7 +123,11 @@ class WorkspaceInit:
         return {"event": "done", "pid": process}, ends.all()
 
     def _start_operation(self, job: str, what: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError as error:  # the agent's processes have used up what there is
+            self._tell({"event": "exited", "job": job, "status": _NOT_STARTED, "errno": error.errno})
+            return
         if process:
             self._jobs[process] = job
             return
@@ -199,9 +204,11 @@ class WorkspaceInit:
     def _tell_exit(self, process: int, code: int) -> None:
         job = self._jobs.pop(process, None)
         if job is not None:
-            event = {"event": "exited", "job": job, "status": os.waitstatus_to_exitcode(code)}
-            with contextlib.suppress(OSError):
-                wire.send_packet(self._control, event)
+            self._tell({"event": "exited", "job": job, "status": os.waitstatus_to_exitcode(code)})
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            wire.send_packet(self._control, event)
 
 
 def _foreground_of(process: int) -> int:
