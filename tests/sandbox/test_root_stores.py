@@ -8,14 +8,15 @@ import signal
 import socket
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from envtorch.errors import EnvironmentFailed, OutOfResources
+from envtorch.errors import EnvironmentFailed, OutOfResources, SessionLost
 from envtorch.sandbox import Workspace
-from envtorch.sandbox.root_stores import RootStore, root_store_for
+from envtorch.sandbox.root_stores import RootStore, StoreReply, root_store_for
 from envtorch.sandbox.workspace_channel import WorkspaceChannel
 from tests.sandbox.roots import HOST, require_host_root
 from tests.support import PATIENCE_S, eventually
@@ -86,6 +87,32 @@ def test_a_late_reply_of_an_init_is_never_taken_for_another() -> None:
         theirs.send(b'{"event": "done", "pid": 2, "id": 2}')
         reply, _ = channel.ask({"op": "processes"})
         assert reply.pid == 2
+
+
+def test_a_reenter_that_is_not_answered_ends_the_session(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been done or not: what is changed from now on could be missing from later copies."""
+    store, channel = workspace.store, workspace._channel
+    init = channel.process()
+    assert init is not None
+    ask = store.ask
+
+    def then_stop(request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
+        answer = ask(request, descriptors)
+        if request["op"] == "stack":
+            os.kill(init, signal.SIGSTOP)
+            monkeypatch.setattr(channel, "_reply_s", 0.05)
+        return answer
+
+    monkeypatch.setattr(store, "ask", then_stop)
+    with pytest.raises(SessionLost, match="whether 'reenter' was done"):
+        workspace.fork()
+    assert not workspace.alive
+    with pytest.raises(SessionLost):
+        workspace.run("true")
+    monkeypatch.undo()
+    assert workspace.finish()
 
 
 def test_a_session_that_cannot_enter_a_network_says_so_and_ends(workspace: Workspace) -> None:

@@ -393,15 +393,17 @@ class Workspace:
     def stack(self) -> list[str]:
         """Freeze the session's changes as a layer, and go on above it.
 
-        Raises `OSError` (EBUSY) while anything is open for writing: the kernel makes sure of that."""
+        Raises `OSError` (EBUSY) while anything is open for writing: the kernel makes sure of that. A session
+        whose init does not answer is ended, with `SessionLost`: later copies could lack what it changed."""
         self._require_open()
-        self._channel.ask({"op": "freeze"})
+        self._channel.ask_or_end({"op": "freeze"})
         trees: Sequence[int] = ()
         try:
             reply, trees = self._store.ask({"op": "stack", "session": self._name})
-            self._channel.ask({"op": "reenter"}, trees)
+            self._channel.ask_or_end({"op": "reenter"}, trees)
         except BaseException:
-            self._channel.ask({"op": "thaw"})
+            if self.alive:
+                self._channel.ask_or_end({"op": "thaw"})
             raise
         finally:
             for tree in trees:

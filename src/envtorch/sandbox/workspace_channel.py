@@ -83,6 +83,22 @@ class WorkspaceChannel:
         self.tell({**request, "id": self._last_id}, descriptors)
         return self._await_reply("done", self._last_id)
 
+    def ask_or_end(
+        self, request: dict[str, Any], descriptors: Sequence[int] = ()
+    ) -> tuple[StoreReply, list[int]]:
+        """The same for a request that changes what the session stands on. Without a reply nobody knows
+        whether it was done, so the session is ended, and `SessionLost` raised."""
+        try:
+            return self.ask(request, descriptors)
+        except EnvironmentFailed as error:
+            self.end()
+            raise SessionLost(
+                f"{error}, so the session was ended: whether {request['op']!r} was done is not known"
+            ) from error
+        except KeyboardInterrupt:
+            self.end()
+            raise
+
     def _await_reply(self, event: str, id: int) -> tuple[StoreReply, list[int]]:
         deadline = time.monotonic() + self._reply_s
         while True:
@@ -159,6 +175,15 @@ class WorkspaceChannel:
         waiting.register(self.watch, select.POLLIN)
         return bool(waiting.poll(0))
 
+    def end(self) -> None:
+        """Kill the init, and with it every process of the session; requests raise `SessionLost` from now."""
+        if self.watch is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.watch, signal.SIGKILL)
+            waiting = select.poll()
+            waiting.register(self.watch, select.POLLIN)
+            waiting.poll(_CLOSE_S * 1000)
+
     def close(self) -> None:
         """End the session, and wait until all its processes have ended."""
         self._control.close()
@@ -167,9 +192,7 @@ class WorkspaceChannel:
         waiting = select.poll()
         waiting.register(self.watch, select.POLLIN)
         if not waiting.poll(_CLOSE_S * 1000):
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self.watch, signal.SIGKILL)
-            waiting.poll(_CLOSE_S * 1000)
+            self.end()
         os.close(self.watch)
         self.watch = None
 
