@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.websockets import WebSocket
 
 from envtorch.errors import Draining, EnvTorchError
@@ -13,7 +14,7 @@ from envtorch.server.doors.base_wire import BaseConversation
 from envtorch.server.doors.extended_wire import ExtendedConversation
 from envtorch.server.doors.http_routes import error_response
 from envtorch.server.doors.mcp_rpc import RpcDoor
-from envtorch.server.sessions.other_replicas import REPLICA_HEADER, elsewhere
+from envtorch.server.sessions.other_replicas import REPLICA_HEADER, elsewhere, replica_of
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.connection import STALLED_S, Line, accept
@@ -46,11 +47,15 @@ class SocketDoor:
         self._stalled_s = stalled_s
 
     async def endpoint(self, websocket: WebSocket) -> None:
-        """Serve one socket: on the extended wire if the client offers it, else on OpenEnv's."""
+        """Serve one socket, unless a proxy had better give its handshake to another replica."""
         refusal = self._refusal(websocket)
         if refusal is not None:
             await _deny(websocket, refusal)
-            return
+        else:
+            await self.serve(websocket)
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serve one socket: on the extended wire if the client offers it, else on OpenEnv's."""
         for offered in websocket.scope.get("subprotocols", ()):
             format = FORMATS.get(offered)
             if format is not None:
@@ -60,22 +65,28 @@ class SocketDoor:
                 ).serve()
                 return
         session_id = websocket.query_params.get("session_id")
-        await self._base(await self._accept(websocket), session_id)
+        await self._base(await self._accept(websocket), session_id, websocket.headers)
 
     def _refusal(self, websocket: WebSocket) -> EnvTorchError | None:
         """Why a handshake is refused that a proxy had better give to another replica.
 
-        A client that says no replica has no session yet, and a server that is leaving opens none.
+        A client that names no replica, in the header or in the session's id, has no session yet, and a server
+        that is leaving opens none.
         """
-        own, named = self._sessions.replica, websocket.headers.get(REPLICA_HEADER)
-        if own is not None and self._sessions.is_leaving and named is None:
+        own = self._sessions.replica
+        if own is None:
+            return None
+        named = websocket.headers.get(REPLICA_HEADER) or replica_of(
+            websocket.query_params.get("session_id", "")
+        )
+        if named is None and self._sessions.is_leaving:
             return Draining("the server is shutting down and opens no session")
         return elsewhere(named, own, websocket.headers)
 
     async def _accept(self, websocket: WebSocket, subprotocol: str | None = None) -> Line:
         return await accept(websocket, subprotocol, max_bytes=self._max_bytes, stalled_s=self._stalled_s)
 
-    async def _base(self, line: Line, session_id: str | None) -> None:
+    async def _base(self, line: Line, session_id: str | None, headers: Headers) -> None:
         """A session of the socket's own, or the one that `?session_id=` names."""
         conversation = BaseConversation(line, self._rpc, self._mode, self._max_bytes)
         try:
@@ -83,7 +94,7 @@ class SocketDoor:
             if session_id is not None and worker is not None:
                 await self._sessions.peers.tunnel(worker, session_id, line)
                 return
-            session = await self._find(session_id)
+            session = await self._find(session_id, headers)
         except EnvTorchError as error:
             line.send(error_reply(error).frame())
             line.close()
@@ -102,10 +113,10 @@ class SocketDoor:
         else:
             await session.detach()
 
-    async def _find(self, session_id: str | None) -> Session:
+    async def _find(self, session_id: str | None, headers: Headers) -> Session:
         if session_id is None:
             return await self._sessions.open(held=True, wait_s=ARRIVAL_PATIENCE_S)
-        session = self._sessions.get(session_id)
+        session = self._sessions.get(session_id, headers)
         session.attach()
         return session
 

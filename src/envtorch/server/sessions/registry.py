@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
+
 from envtorch.env import EnvSpec
 from envtorch.errors import (
     CapacityReached,
@@ -155,16 +157,16 @@ class Sessions:
     def find(self, session_id: str) -> Session | None:
         return self._live.get(session_id)
 
-    def get(self, session_id: str) -> Session:
+    def get(self, session_id: str, headers: Headers | None = None) -> Session:
         """The session that callers may use by its id. Raises `SessionLost`, or `SessionElsewhere`.
 
         An id is no secret: it stands in logs, recordings and states. Only sessions that were asked for by
-        `openenv/session/create`, whose callers have nothing else, are found by it.
+        `openenv/session/create`, whose callers have nothing else, are found by it. `headers` are the request's.
         """
         session = self._live.get(session_id)
         if session is None or not session.is_open_by_id:
             unknown = f"Unknown session_id: {session_id[:100]}"
-            raise missing(session_id, self.replica, None, SessionLost(unknown))
+            raise missing(session_id, self.replica, headers, SessionLost(unknown))
         return session
 
     def by_token(self, token: str) -> Session | None:

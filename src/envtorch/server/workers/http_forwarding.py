@@ -83,7 +83,7 @@ class Relay:
 
     async def _internal(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == SOCKET_PATH and scope["type"] == "websocket":
-            await self._door.endpoint(WebSocket(scope, receive, send))
+            await self._door.serve(WebSocket(scope, receive, send))
         elif scope["path"] == RPC_PATH and scope["type"] == "http":
             answer = await self._rpc.answer(await Request(scope, receive).body(), own=None)
             await Response(answer, media_type="application/json")(scope, receive, send)
