@@ -36,7 +36,7 @@ from envtorch.server.doors.http_bodies import (
     StepOptions,
     StepRequest,
 )
-from envtorch.server.sessions.other_replicas import missing
+from envtorch.server.sessions.other_replicas import missing, require_here
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.settings import ServerMode
@@ -239,7 +239,11 @@ class HttpDoor:
     # An episode.
 
     async def reset(self, request: Request) -> Response:
-        """Begin an episode, in the session that the caller names or in a new one."""
+        """Begin an episode, in the session that the caller names or in a new one.
+
+        In a new one also where the session is another replica's: nothing is lost by that, and a proxy that
+        knows that replica no longer would never reach it.
+        """
         require_json(request)
         body = await _body_of_request(request)
         asked = _read(ResetRequest, body) if body.strip() not in (b"", b"null") else ResetRequest()
@@ -273,6 +277,8 @@ class HttpDoor:
         session = self._named(request)
         if session is not None:
             await self._sessions.release(session)
+        else:
+            require_here(_token(request) or "", self._sessions.replica, request.headers)
         response = JSONResponse({"closed": session is not None})
         response.delete_cookie(SESSION_HEADER)
         return response

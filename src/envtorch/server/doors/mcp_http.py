@@ -8,9 +8,10 @@ MCP lets it be refused.
 """
 
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -28,7 +29,7 @@ from envtorch.protocol.mcp_message import (
 )
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, error_response, require_json
-from envtorch.server.doors.mcp_rpc import RpcDoor
+from envtorch.server.doors.mcp_rpc import RpcDoor, rpc_response, status_of
 from envtorch.server.doors.mcp_stateless import StatelessMcp
 from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.registry import Sessions
@@ -42,6 +43,16 @@ ALLOWED = {"Allow": "POST, DELETE"}
 
 MOST_IN_BATCH = 1000
 """How many messages a batch may have. The answer to `1` is fifty times as long, and none of them waits."""
+
+
+class Initialized(NamedTuple):
+    """What came of `initialize`."""
+
+    answer: bytes
+    session: Session | None = None
+    """The session that it began; None where it could not."""
+    status: int = 200
+    """As HTTP has it."""
 
 
 class McpDoor:
@@ -67,12 +78,12 @@ class McpDoor:
         except InvalidMessage as invalid:
             value = invalid
         if session_id is None and revision is None and not _initialises(value):
-            return _json(await self._rpc.answer(body, own=None))
+            return await self._rpc.post(body)
         try:
             return await self._post(value, request, session_id, revision)
         except InvalidMessage as invalid:
             status = 200 if invalid.code is Code.INVALID_PARAMS else 400
-            return _json(failure(invalid.id, invalid), status)
+            return rpc_response(failure(invalid.id, invalid), status)
 
     async def _post(
         self, value: Any, request: Request, session_id: str | None, revision: str | None
@@ -82,7 +93,7 @@ class McpDoor:
         if revision == STATELESS_REVISION:
             return await self._stateless.post(take(value), request)
         if revision is not None and revision not in HANDSHAKE_REVISIONS:
-            return _json(failure(None, _unsupported(revision)), 400)
+            return rpc_response(failure(None, _unsupported(revision)), 400)
         if isinstance(value, list):
             return await self._batch(value, self._held(session_id), request, revision)
         message = take(value)
@@ -93,7 +104,7 @@ class McpDoor:
             return self._unknown(session_id, request)
         if message.kind is not McpMessageKind.REQUEST:
             return Response(status_code=202)
-        return _json(await self.answer(message, session))
+        return rpc_response(await self.answer(message, session))
 
     async def _batch(
         self, values: list[Any], session: Session | None, request: Request, revision: str | None
@@ -110,7 +121,7 @@ class McpDoor:
             return self._unknown(request.headers.get(MCP_SESSION_HEADER), request)
         answers = [await self._in_batch(value, session) for value in values]
         told = [answer for answer in answers if answer is not None]
-        return _json(b"[%b]" % b",".join(told)) if told else Response(status_code=202)
+        return rpc_response(b"[%b]" % b",".join(told)) if told else Response(status_code=202)
 
     async def _in_batch(self, value: Any, session: Session) -> bytes | None:
         try:
@@ -152,37 +163,39 @@ class McpDoor:
         if session_id is not None and session is None:
             return self._unknown(session_id, request)
         existing = session.token if session is not None else request.headers.get(SESSION_HEADER)
-        answer, session = await self.initialize(message, existing)
-        headers = {MCP_SESSION_HEADER: session.token} if session is not None else None
-        return Response(answer, media_type="application/json", headers=headers)
+        begun = await self.initialize(message, existing, request.headers)
+        response = rpc_response(begun.answer, begun.status)
+        if begun.session is not None:
+            response.headers[MCP_SESSION_HEADER] = begun.session.token
+        return response
 
     async def initialize(
-        self, message: McpMessage, existing: str | None = None
-    ) -> tuple[bytes, Session | None]:
-        """The answer to `initialize`, and the session it began; None where it could not."""
+        self, message: McpMessage, existing: str | None = None, headers: Headers | None = None
+    ) -> Initialized:
+        """Answer `initialize`. `headers` are the request's."""
         asked = message.params.get("protocolVersion")
         if not isinstance(asked, str):
             error = RpcError(Code.INVALID_PARAMS, "Invalid params: initialize needs 'protocolVersion'")
-            return failure(message.id, error), None
+            return Initialized(failure(message.id, error))
         try:
-            session, instructions = await self._session(existing)
+            session, instructions = await self._session(existing, headers)
         except EnvTorchError as error:
-            return failure(message.id, RpcError.of(error)), None
+            return Initialized(failure(message.id, RpcError.of(error)), status=status_of(error))
         told = {
             "protocolVersion": asked if asked in HANDSHAKE_REVISIONS else HANDSHAKE_REVISIONS[0],
             "capabilities": {"tools": {"listChanged": False}},
             "serverInfo": {"name": self._tools.name, "version": version("envtorch")},
             **({"instructions": instructions} if instructions else {}),
         }
-        return success(message.id, msgspec.json.encode(told)), session
+        return Initialized(success(message.id, msgspec.json.encode(told)), session)
 
-    async def _session(self, existing: str | None) -> tuple[Session, str | None]:
+    async def _session(self, existing: str | None, headers: Headers | None) -> tuple[Session, str | None]:
         """The session that a trainer prepared for the agent, as it is; else a new one, its episode begun."""
         if existing is not None:
             prepared = self._sessions.by_token(existing)
             if prepared is None:
                 gone = SessionLost(f"the session of this {SESSION_HEADER} is gone")
-                raise missing(existing, self._sessions.replica, None, gone)
+                raise missing(existing, self._sessions.replica, headers, gone)
             return prepared, None
         session = await self._sessions.open(held=False)
         try:
@@ -226,7 +239,3 @@ def _unsupported(revision: str) -> RpcError:
         "Unsupported protocol version",
         {"supported": supported, "requested": revision[:100]},
     )
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")

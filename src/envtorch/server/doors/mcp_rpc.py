@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -19,7 +18,7 @@ from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 from envtorch.server.transport.asgi_frames import receive_frame, send_frame
 
-__all__ = ["OwnCall", "RpcDoor"]
+__all__ = ["OwnCall", "RpcDoor", "rpc_response", "status_of"]
 
 Handler = Callable[[dict[str, Any], Session | None], Awaitable[bytes]]
 
@@ -38,6 +37,26 @@ class OwnCall(NamedTuple):
         return success(self.id, b'{"tools":%b}' % outcome.result if self.is_list else outcome.result)
 
 
+class RpcAnswer(NamedTuple):
+    """A JSON-RPC response, and the status that HTTP may give it."""
+
+    body: bytes
+    status: int = 200
+
+
+def status_of(error: EnvTorchError) -> int:
+    """The status of a response that carries an error of ours: 503 where a proxy may ask the next server, as
+    this one is full, is shutting down or cannot build the environment; else 200, as JSON-RPC keeps its errors
+    in the body."""
+    return 503 if error.http_status == 503 else 200
+
+
+def rpc_response(body: bytes, status: int = 200) -> Response:
+    """A JSON-RPC response over HTTP."""
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return Response(body, status, headers, media_type="application/json")
+
+
 class RpcDoor:
     """Answers JSON-RPC requests, whichever door they came through.
 
@@ -54,10 +73,11 @@ class RpcDoor:
             "openenv/session/close": self._close_session,
         }
 
-    async def post(self, request: Request) -> Response:
-        """`POST /mcp`: always 200, as JSON-RPC keeps its errors in the body."""
-        answer = await self.answer(await request.body(), own=None)
-        return Response(answer, media_type="application/json")
+    async def post(self, body: bytes) -> Response:
+        """`POST /mcp`: 200, as in OpenEnv; but a server that has a name is one of several, and answers as
+        `status_of` says."""
+        answered = await self._answered(body, own=None)
+        return rpc_response(answered.body, 200 if self._sessions.replica is None else answered.status)
 
     async def endpoint(self, websocket: WebSocket) -> None:
         """`WS /mcp`: a session per socket, bare JSON-RPC frames."""
@@ -82,6 +102,11 @@ class RpcDoor:
         self, text: str | bytes, *, own: Session | None, parse_error: str = "Parse error"
     ) -> bytes:
         """The response to one request, whatever happens."""
+        return (await self._answered(text, own=own, parse_error=parse_error)).body
+
+    async def _answered(
+        self, text: str | bytes, *, own: Session | None, parse_error: str = "Parse error"
+    ) -> RpcAnswer:
         id: RequestId = None
         try:
             request = decode(text, parse_error=parse_error)
@@ -89,12 +114,12 @@ class RpcDoor:
             _require_short(request.params.get("session_id"))
             worker = await self._elsewhere(request, own)
             if worker is not None:
-                return await self._sessions.peers.rpc(worker, text)
-            return success(id, await self._handler(request)(request.params, own))
+                return RpcAnswer(await self._sessions.peers.rpc(worker, text))
+            return RpcAnswer(success(id, await self._handler(request)(request.params, own)))
         except RpcError as error:
-            return failure(id, error)
+            return RpcAnswer(failure(id, error))
         except EnvTorchError as error:
-            return failure(id, RpcError.of(error))
+            return RpcAnswer(failure(id, RpcError.of(error)), status_of(error))
 
     def own_call(self, text: bytes, own: Session) -> OwnCall | bytes:
         """A request for the tools of a socket's own session, as a call; any other unchanged, for `answer`."""

@@ -19,6 +19,7 @@ from envtorch.protocol.jsonrpc import Code, RpcError, failure, success
 from envtorch.protocol.mcp_message import HANDSHAKE_REVISIONS, STATELESS_REVISION, McpMessage, McpMessageKind
 from envtorch.server.doors.agent_tools import AgentTools
 from envtorch.server.doors.http_routes import SESSION_HEADER, SessionRequired
+from envtorch.server.doors.mcp_rpc import rpc_response, status_of
 from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
@@ -64,8 +65,8 @@ class StatelessMcp:
         except RpcError as error:
             answer, status = failure(message.id, error), STATUS.get(error.code, 200)
         except EnvTorchError as error:
-            answer = failure(message.id, RpcError.of(error))
-        response = Response(answer, status, media_type="application/json")
+            answer, status = failure(message.id, RpcError.of(error)), status_of(error)
+        response = rpc_response(answer, status)
         if not (self._sessions.serves_anonymous or self._is_known(token)):
             response.set_cookie(SESSION_HEADER, self._issue(), httponly=True, samesite="strict")
         return response

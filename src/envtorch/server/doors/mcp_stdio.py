@@ -37,7 +37,8 @@ async def converse(server: HTTPEnvServer, read_line: ReadLine, write_line: Write
             if message.kind is not McpMessageKind.REQUEST:
                 continue
             if message.method == "initialize":
-                answer, session = await door.initialize(message, session.token if session else None)
+                begun = await door.initialize(message, session.token if session else None)
+                answer, session = begun.answer, begun.session
             elif session is None:
                 answer = failure(message.id, RpcError(Code.INVALID_REQUEST, "initialize comes first"))
             else:

@@ -33,7 +33,7 @@ from envtorch.server.doors.agent_tools import STEP, AgentTools
 from envtorch.server.doors.http_bodies import ResetRequest
 from envtorch.server.doors.http_routes import DefaultRoute, answering_errors, require_json
 from envtorch.server.doors.task_routes import InvalidIndex, UnknownEnvironment
-from envtorch.server.sessions.other_replicas import missing
+from envtorch.server.sessions.other_replicas import missing, require_here
 from envtorch.server.sessions.registry import Sessions
 from envtorch.server.sessions.session import Session
 
@@ -207,6 +207,8 @@ class OrsDoor:
         self._episodes.pop(token, None)
         if session is not None:
             await self._sessions.release(session)
+        else:
+            require_here(token, self._sessions.replica, request.headers)
         return JSONResponse({"sid": token})
 
     async def version(self, request: Request) -> Response:

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from envtorch.errors import EnvTorchError, SessionElsewhere
 from envtorch.server.sessions.slots import REPLICA_MARK
 
-__all__ = ["GONE_HEADER", "REPLICA_HEADER", "elsewhere", "missing", "replica_of"]
+__all__ = ["GONE_HEADER", "REPLICA_HEADER", "elsewhere", "missing", "replica_of", "require_here"]
 
 REPLICA_HEADER = "EnvTorch-Replica"
 """In a WebSocket's handshake: the replica that has the sessions which will be attached."""
@@ -44,3 +44,11 @@ def elsewhere(
 def missing(name: str, own: str | None, headers: Headers | None, gone: EnvTorchError) -> EnvTorchError:
     """Why there is no session of this id or token here: `gone`, unless it is another replica's."""
     return elsewhere(replica_of(name), own, headers) or gone
+
+
+def require_here(name: str, own: str | None, headers: Headers) -> None:
+    """Refuse what would be done about a session that is not here, though it may live on another replica.
+    Raises `SessionElsewhere`."""
+    refusal = elsewhere(replica_of(name), own, headers)
+    if refusal is not None:
+        raise refusal

@@ -161,7 +161,7 @@ class Sessions:
         """The session that callers may use by its id. Raises `SessionLost`, or `SessionElsewhere`.
 
         An id is no secret: it stands in logs, recordings and states. Only sessions that were asked for by
-        `openenv/session/create`, whose callers have nothing else, are found by it. `headers` are the request's.
+        `openenv/session/create`, whose callers have nothing else, are found by it.
         """
         session = self._live.get(session_id)
         if session is None or not session.is_open_by_id:
