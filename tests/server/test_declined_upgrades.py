@@ -141,3 +141,23 @@ def test_who_takes_the_server_for_a_proxy_is_refused_and_disconnected(server: Ru
         assert connection.answer()[0] == 400
         with pytest.raises((IndexError, OSError)):  # the end, or a reset connection
             connection.answer()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        head("GET /ws", HANDSHAKE),
+        b"CONNECT 127.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+    ids=["a handshake", "CONNECT", "nonsense"],
+)
+def test_what_ends_a_connection_comes_after_the_answers_that_are_due(last: bytes, server: Running) -> None:
+    due = [head("POST /reset", length=len(BODY)) + BODY, head("GET /metadata"), head("GET /health")]
+    with connected(server.url) as connection:
+        connection.send(b"".join([*due, last, head("GET /health")]))
+        assert said(connection.answer()) == (200, "seed 7")
+        assert "name" in json.loads(connection.answer()[1])
+        assert connection.answer() == (200, b'{"status":"healthy"}')
+        with pytest.raises((IndexError, OSError)):  # the end, or a reset connection
+            connection.answer()

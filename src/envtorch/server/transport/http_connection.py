@@ -11,6 +11,8 @@ to the server; uvicorn would answer it too, but take what follows its header for
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -104,6 +106,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """When the header or body that is being read is overdue; None between requests."""
     _header_bytes = 0
     """How many bytes have come since the last one that began or ended a header, or was part of a body."""
+    _is_finishing = False
+    """Whether the connection is closed after the answers that are due, and nothing more is read."""
     opened = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -127,6 +131,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_finishing:
+            return
         self._header_bytes += len(data)
         self._unset_keepalive_if_required()
         self._parse(data)
@@ -146,18 +152,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
             except HttpParserError:
                 self.logger.warning("Invalid HTTP request received.")
-                self.send_400_response("Invalid HTTP request received.")
+                self._finish(partial(self.send_400_response, "Invalid HTTP request received."))
             except HttpParserUpgrade as asked:
                 if self._should_upgrade():
-                    self.handle_websocket_upgrade()
+                    self._finish(self.handle_websocket_upgrade)
                 elif self.scope["method"] == "CONNECT":
-                    self.send_400_response("This server is no proxy.")
+                    self._finish(partial(self.send_400_response, "This server is no proxy."))
                 else:
                     data = self._head_without_upgrade() + data[asked.args[0] :]
                     self.parser = HttpRequestParser(self)
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
                     continue
             return
+
+    def _finish(self, last: Callable[[], None]) -> None:
+        """Do the last thing on this connection as HTTP. Where requests came before that are not answered yet,
+        it is closed after their answers instead: what is written now would be taken for the first of them."""
+        before = [cycle for cycle in self._unanswered if not cycle.more_body]
+        if before:
+            before[-1].keep_alive = False
+            self._is_finishing = True
+        else:
+            last()
 
     def _should_upgrade(self) -> bool:
         """Whether this is the handshake of a WebSocket: such a request is a GET, and has no body."""
