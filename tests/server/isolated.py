@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from envtorch import Environment
-from envtorch.server.runners.process.process_messages import RawAnswer, frame
+from envtorch.server.runners.process.process_messages import HEAD, NO_CALL, Hello, RawAnswer, frame
 from tests.server.environments import Count, Order, Report
 
 GLOBAL: list[str] = []
@@ -29,8 +29,12 @@ def _is_socket(descriptor: int) -> bool:
         return False
 
 
+def _sockets() -> list[int]:
+    return [descriptor for descriptor in range(3, 99) if _is_socket(descriptor)]
+
+
 def _session_socket() -> int:
-    return next(descriptor for descriptor in range(3, 99) if _is_socket(descriptor))
+    return _sockets()[0]
 
 
 class Reckless(Environment[Order, Report, Count]):
@@ -122,6 +126,25 @@ class SecondCopyDies(Reckless):
         if self._notes is not None:
             with open(self._notes, "a") as notes:
                 notes.write(f"{os.getpid()}\n")
+
+
+class SecondCopyBabbles(SecondCopyDies):
+    """After `arm`, the second copy that is made writes frames of its own before its first message."""
+
+    def obey(self, do: str) -> Any:
+        match do.split():
+            case ["babble", *names]:
+                self._babble = names
+            case ["arm"]:
+                self._known = _sockets()
+        return super().obey(do)
+
+    def _die(self) -> None:
+        if self._forks == 2 and os.getppid() == self._process:
+            _, line, *_ = [socket for socket in _sockets() if socket not in self._known]
+            frames = {"hello": frame(Hello(os.getpid()), NO_CALL), "nonsense": HEAD.pack(1, NO_CALL) + b"?"}
+            for name in self._babble:
+                os.write(line, frames[name])
 
 
 class AsyncReckless(Reckless):

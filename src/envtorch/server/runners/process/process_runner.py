@@ -47,6 +47,7 @@ END_TIMEOUT_S = 5.0
 """How long a process may take to end by itself."""
 
 NOT_READY = "its process ended before the environment was ready; what it wrote is on the server's stderr"
+RULES_BROKEN = "its process broke the rules of the conversation"
 
 
 class ProcessSupervision(Protocol):
@@ -197,7 +198,7 @@ class ProcessRunner:
         try:
             answer = read_answer(received.body)
         except (ValueError, msgspec.MsgspecError) as error:
-            self._kill("its process broke the rules of the conversation")
+            self._kill(RULES_BROKEN)
             done(None, EnvironmentFailed(f"{self.ended}: {error}", usable=False))
             return
         if isinstance(answer, CallFailed):
@@ -207,7 +208,7 @@ class ProcessRunner:
         elif isinstance(answer, RawAnswer):
             done(answer.data, None)
         else:
-            self._kill("its process broke the rules of the conversation")
+            self._kill(RULES_BROKEN)
             done(None, EnvironmentFailed(f"{self.ended}", usable=False))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -273,7 +274,7 @@ class ProcessRunner:
         except EnvTorchError as error:
             self._discard(copies)
             done(None, error)
-        except (EOFError, OSError) as error:
+        except Exception as error:  # it ended, or what it said is no message of ours
             self._discard(copies)
             done(None, InternalError(f"a copy of the environment's process did not start: {error}"))
         else:
@@ -374,16 +375,19 @@ async def welcome(supervision: ProcessSupervision, line: socket.socket) -> Proce
     runner = ProcessRunner(supervision, line, connection, hello.process)
     try:
         ready = await connection.receive()
-    except asyncio.CancelledError:
-        supervision.kill(hello.process)
-        connection.close()
-        raise
     except (EOFError, OSError):
         connection.close()
         raise await runner.how_it_ended() from None
+    except BaseException:
+        supervision.kill(hello.process)
+        connection.close()
+        raise
     if isinstance(ready, CallFailed):
         connection.close()
         raise ready.error()
-    assert isinstance(ready, Ready)
+    if not isinstance(ready, Ready):
+        supervision.kill(hello.process)
+        connection.close()
+        raise ValueError(RULES_BROKEN)
     runner.ready(ready)
     return runner
