@@ -1,5 +1,7 @@
 """A channel of the extended wire has one session, and a session has one channel: no slot is lost between."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,9 +9,10 @@ import pytest
 
 from envtorch import ConcurrencyConfig
 from envtorch.server import create_app
+from envtorch.server.sessions.remote_sessions import NoPeers
 from tests.server.environments import Obedient, Quick
 from tests.server.test_extended import Wire, extended
-from tests.support import Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually, running
 
 
 @pytest.fixture(
@@ -133,3 +136,42 @@ def test_a_session_whose_socket_went_before_it_was_opened_is_closed() -> None:
         holder.close()
         eventually(lambda: server.sessions.active == 0, "nobody knows the token of the one that was opened")
         assert server.sessions.meter.opened == 2
+
+
+class SlowPeers(NoPeers):
+    """Other workers that have no session, and do not say so before they are told to."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    async def owner(self, name: str) -> int | None:
+        self.asked.set()
+        while not self.may_answer.is_set():  # noqa: ASYNC110, the test is another thread
+            await asyncio.sleep(0.01)
+        return None
+
+
+def test_a_close_sent_after_an_attach_ends_the_session_though_its_socket_went() -> None:
+    token = "chosen-by-the-client"
+    config = ConcurrencyConfig(max_concurrent_envs=1, reconnect_grace=600)
+    with running(create_app(Obedient, concurrency_config=config)) as server:
+        peers = server.sessions.peers = SlowPeers()
+        with extended(server) as gone:
+            gone.say({"type": "attach", "id": 1, "data": {"token": token}}, {"type": "close", "id": 2})
+            assert peers.asked.wait(PATIENCE_S)
+        eventually(lambda: not server.sessions.drain_listeners, "the socket is gone")
+        with extended(server) as wire:
+            wire.open(token=token)
+        assert server.sessions.active == 1
+        peers.may_answer.set()
+        eventually(lambda: server.sessions.active == 0, "the session was closed")
+
+
+def test_each_close_that_comes_before_the_session_is_answered(server: Running) -> None:
+    with extended(server) as wire:
+        wire.say({"type": "session", "id": 1}, {"type": "close", "id": 2}, {"type": "close", "id": 3})
+        answers = wire.hear_all({1, 2, 3})
+        assert [answers[id]["type"] for id in (1, 2, 3)] == ["session", "closed", "error"]
+        assert answers[3]["data"]["code"] == "SESSION_ERROR"
+    eventually(lambda: server.sessions.active == 0, "it is closed")

@@ -52,3 +52,39 @@ def test_a_server_in_a_thread_stops_in_order_when_the_program_ends(tmp_path: Pat
     )
     assert ended.stdout.splitlines() == ["played", "closed", "closed"], ended
     assert (ended.stderr, ended.returncode) == ("", 7)
+
+
+EARLY = """
+import os, socket, sys, threading, time
+import envtorch.server.serve
+from envtorch import create_app, serve
+from leaving import Leaves
+
+envtorch.server.serve.LEAVE_S = float(sys.argv[1])
+building = threading.Event()
+
+class NeverBuilt(Leaves):
+    def __init__(self):
+        building.set()
+        time.sleep(3600)
+
+def run():
+    serve(create_app(NeverBuilt), listener=socket.create_server(("127.0.0.1", 0)), on_ready=lambda: None)
+    os.write(1, b"stopped\\n")
+
+threading.Thread(target=run, daemon=True).start()
+building.wait()
+sys.exit(7)
+"""
+
+
+def test_a_server_in_a_thread_stops_while_its_first_environment_is_being_built(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text(ENVIRONMENT)
+    (tmp_path / "early.py").write_text(EARLY)
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "early.py", str(PATIENCE_S / 2)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (ended.stdout, ended.returncode) == ("stopped\n", 7), ended

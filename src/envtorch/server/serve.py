@@ -94,6 +94,8 @@ class DrainingServer(Server):
         """Why the server never became ready; None when it did."""
         self._hurry = asyncio.Event()
         self._told_to_stop = asyncio.Event()
+        self._is_signalled = False
+        """Whether a signal told it: the process then ends with the server."""
         self._last_resort: threading.Timer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -102,6 +104,7 @@ class DrainingServer(Server):
         if self._loop is not None:
             told = self._hurry if self.should_exit else self._told_to_stop
             self._loop.call_soon_threadsafe(told.set)
+            self._is_signalled = True
         self.should_exit = True
 
     def hurry_to_stop(self) -> None:
@@ -109,6 +112,7 @@ class DrainingServer(Server):
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
+                self._loop.call_soon_threadsafe(self._told_to_stop.set)
                 self._loop.call_soon_threadsafe(self._hurry.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -147,7 +151,7 @@ class DrainingServer(Server):
             )
         await self.take_no_more()
         await super().shutdown(sockets)
-        if self._told_to_stop.is_set():
+        if self._is_signalled:
             hanging = [] if self._sessions is None else self._sessions.hanging
             leave_s = SHORTEST_LEAVE_S if hanging else LEAVE_S
             self._last_resort = threading.Timer(leave_s, _leave, [hanging])

@@ -86,8 +86,8 @@ class ExtendedConversation:
         self._rpc = rpc
         self._mode = mode
         self._channels: dict[int, Session] = {}
-        self._awaited: dict[int, Message | None] = {}
-        """Channels whose session is being opened or found, each with the `close` that came meanwhile."""
+        self._awaited: dict[int, list[Message]] = {}
+        """Channels whose session is being opened or found, each with every `close` that came meanwhile."""
         self._far = sessions.peers.channels(format, self._send, self._room, self._far_lost)
         self._inbox: deque[Message] = deque()
         """Requests that were read and not accepted, as too much is unsent."""
@@ -191,7 +191,7 @@ class ExtendedConversation:
             return
         session = self._channels.get(message.ch)
         if message.type == "close" and message.ch in self._awaited:
-            self._awaited[message.ch] = message
+            self._awaited[message.ch].append(message)
         elif session is None:
             self._forward(message)
         elif message.type == "close":
@@ -359,7 +359,7 @@ class ExtendedConversation:
         """Keep a channel for the session that it is getting."""
         if channel in self._awaited:
             raise ProtocolError(f"channel {channel} is getting a session already: wait for that one")
-        self._awaited[channel] = None
+        self._awaited[channel] = []
 
     async def _bind(self, find: Control, message: Message) -> Reply:
         """Open or attach a session, here or at another worker, on its channel, which is reserved."""
@@ -369,8 +369,7 @@ class ExtendedConversation:
             self._require_free(message.ch, self._channels)
             return await self._far.take_up(found.worker, message)
         finally:
-            close = self._awaited.pop(message.ch)
-            if close is not None:
+            for close in self._awaited.pop(message.ch):
                 self._dispatch_or_refuse(close)
 
     def _require_free(self, channel: int, *taken: Container[int]) -> None:
@@ -381,10 +380,9 @@ class ExtendedConversation:
         asked = control_data(message, Open, self._format)
         self._require_free(message.ch, self._channels, self._far.held)
         session = await self._sessions.open_once(asked.token, asked.grace_s, wait_s=asked.wait_s)
-        is_unwanted = asked.token is None or self._awaited[message.ch] is not None
-        if self._is_over and is_unwanted:  # nobody knows the token that it was given, or it was closed
+        if self._is_over and asked.token is None:  # nobody knows the token that it was given
             await self._sessions.release(session, "the socket that asked for it is gone")
-        return self._take_up(session, message.ch)
+        return await self._take_up(session, message.ch)
 
     async def _attach(self, message: Message) -> Reply:
         asked = control_data(message, Attach, self._format)
@@ -396,10 +394,12 @@ class ExtendedConversation:
             raise SessionLost("the session is gone: its grace period is over, or the server was restarted")
         if self._channels.get(message.ch) is session:
             return self._told(session)
-        return self._take_up(session, message.ch)
+        return await self._take_up(session, message.ch)
 
-    def _take_up(self, session: Session, channel: int) -> Reply:
+    async def _take_up(self, session: Session, channel: int) -> Reply:
         if self._is_over:  # the wait for a slot outlived the socket; another one may have come for it
+            if self._awaited[channel]:
+                await self._sessions.release(session)
             raise SessionLost("the socket that asked for the session is gone")
         self._require_free(channel, self._channels, self._far.held)
         if session in self._channels.values():
