@@ -52,6 +52,28 @@ def test_a_copy_has_the_files_and_the_state_of_the_shell(workspace: Workspace) -
         assert copy.run("cat a").output == "two\n"
 
 
+def test_a_copy_has_the_options_of_the_shell_and_ends_at_a_failure_as_its_parent_does(
+    workspace: Workspace,
+) -> None:
+    workspace.run("greet() { echo hello; }; alias q='echo alias'; function set { sleep 1000; }")
+    workspace.run(r"\builtin set -o errexit -o nounset -o pipefail -o noglob -o errtrace; shopt -s nocasematch")
+    told = r"\builtin set +o; \builtin shopt; echo /*; greet; q"
+    before = workspace.run(told).output
+    assert "set -o errexit" in before
+    (copy,) = workspace.fork()
+    with copy:
+        assert copy.run(told).output == before
+        ends = [session.run("false; echo after").outcome for session in (workspace, copy)]
+        assert ends == [CommandOutcome.SHELL_ENDED] * 2
+
+
+def test_a_copy_of_a_shell_without_errexit_goes_on_after_a_failure(workspace: Workspace) -> None:
+    workspace.run("set -E; shopt -s nocasematch")
+    (copy,) = workspace.fork()
+    with copy:
+        assert copy.run("false; echo after").output == "after\n"
+
+
 def test_a_copy_keeps_the_names_of_hosts_that_the_session_wrote(workspace: Workspace) -> None:
     workspace.run(
         "echo 10.1.1.1 database >> /etc/hosts; rm /etc/hostname; echo search here > /etc/resolv.conf"

@@ -25,9 +25,11 @@ _SAVE = r"""\builtin printf 'cd -- %q\n' "$PWD"; \builtin umask -p; \builtin sho
 __et_options=$(\builtin set +o); \builtin printf '%s\n' "${__et_options//set /builtin set }"
 for __et_name in "${!BASH_ALIASES[@]}"; do
 \builtin printf '\\builtin alias -- %q=%q\n' "$__et_name" "${BASH_ALIASES[$__et_name]}"
-done"""
-"""Prints a script that makes another shell like this one; after `set -o errexit` only aliases follow.
-It calls no functions of the agent's that have the names of builtins, but `declare` and `trap`."""
+done
+if [[ -o errexit ]]; then \builtin printf '\\builtin set -o errexit\n'; fi"""
+"""Prints a script that makes another shell like this one. Errexit is off in `$(...)`, so the shell itself is
+asked for it; it is restored last, when nothing is left that could fail. The script calls no functions of the
+agent's that have the names of builtins, but `declare` and `trap`."""
 
 
 class SessionShell:
