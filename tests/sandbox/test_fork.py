@@ -7,6 +7,7 @@ import pytest
 
 from envtorch.errors import OutOfResources, SessionLost
 from envtorch.sandbox import Outcome, Sandbox
+from envtorch.sandbox.cgroups import Group
 from tests.support import PATIENCE_S
 
 STATE = """
@@ -42,6 +43,32 @@ def test_forks_are_identical_and_then_diverge(forkable: Sandbox) -> None:
         assert before not in prints
         assert forkable.run("fingerprint()").json() == before
         assert [fork.read_file("own.txt") for fork in forks] == [b"0", b"1", b"2"]
+    finally:
+        for fork in forks:
+            fork.close()
+
+
+def test_the_files_of_every_fork_count_in_its_own_group(
+    forkable: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if forkable._core.group is None:
+        pytest.skip(f"no control groups here: {forkable.report().protections['limits']}")
+    add = Group.add
+
+    def add_late(group: Group, process: int) -> None:
+        time.sleep(0.5)  # as on a busy machine
+        add(group, process)
+
+    monkeypatch.setattr(Group, "add", add_late)
+    size = 6 * 2**20
+    forkable.run(f"open('data', 'wb').write(bytes({size}))")
+    forks = forkable.fork(2)
+    try:
+        for fork in forks:
+            group = fork._core.group
+            assert group is not None
+            file = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
+            assert int((group.folders["memory"] / file).read_text()) >= size
     finally:
         for fork in forks:
             fork.close()

@@ -71,8 +71,7 @@ def _fork_once(core: Core, count: int, timeout_s: float) -> Flow[list[Core]]:
         for slot in made:
             slot.lineage.parent = core
             core.lineage.forks += 1
-        for slot in unfinished:
-            yield from await_ready(slot, adopts=True)
+        yield from _await_slots(unfinished)
         yield from _fill_all(core, made, seeds)
         for first in range(0, count, _MOST_AT_ONCE):
             yield from _enter_all(core, made[first : first + _MOST_AT_ONCE], timeout_s)
@@ -128,9 +127,7 @@ def _build_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
     """Walls around nothing: inits inside the namespaces of a sandbox, which will adopt forks of it."""
     slots = yield from _order_slots(policy, seeds, count)
     try:
-        for slot in slots:
-            yield from await_ready(slot, adopts=True)
-            yield Block(slot.settle)  # in its group before files are copied, which then count as its own
+        yield from _await_slots(slots)
     except BaseException:
         for slot in slots:
             yield from close(slot)
@@ -150,6 +147,14 @@ def _order_slots(policy: Policy, seeds: Sequence[int], count: int) -> Flow[list[
             yield from close(slot)
         raise
     return slots
+
+
+def _await_slots(slots: Sequence[Core]) -> Flow[None]:
+    """Wait until the walls stand, each in its control group: files copied from then on count as its own."""
+    for slot in slots:
+        yield from await_ready(slot, adopts=True)
+    for slot in slots:
+        yield Block(slot.settle)
 
 
 def _fill_all(core: Core, slots: Sequence[Core], seeds: Sequence[int]) -> Flow[None]:
