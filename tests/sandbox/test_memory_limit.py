@@ -1,6 +1,8 @@
 """The memory limit counts what a sandbox uses, not the addresses that it has mapped."""
 
+import errno
 import importlib.util
+import logging
 import os
 import re
 import time
@@ -9,9 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from envtorch.envs.coding_env import CodeAction, CodingEnv
-from envtorch.sandbox import Outcome, Policy, Sandbox
+from envtorch.errors import SessionLost
+from envtorch.sandbox import Outcome, Policy, Sandbox, Workspace
 from envtorch.sandbox.monitor import Excess, Monitor, find_excess
 from envtorch.sandbox.usage import Usage, measure
+from tests.sandbox.roots import HOST, require_host_root
 from tests.support import eventually
 
 MEGABYTE = 2**20
@@ -177,3 +181,132 @@ def test_a_busy_machine_does_not_make_measurements_rare(monitor: Monitor) -> Non
     slow.gone = True
     shortest_pause = min(began - ended for ended, began in zip(slow.ended, slow.began[1:], strict=False))
     assert shortest_pause < 4 * (slow.ended[0] - slow.began[0])
+
+
+class CannotBeEnded(Greedy):
+    """Uses too much. To end that fails."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
+
+    def end_excess(self, excess: Excess, usage: Usage) -> None:
+        self.told.append(excess)
+        raise self.failure
+
+
+class CannotBeMeasured(Greedy):
+    """Measuring it fails until it is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def measure_usage(self) -> Usage | None:
+        self.looks += 1
+        if self.gone:
+            return None
+        raise ValueError("a fault of ours")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [OSError(errno.EBADF, "closed"), BlockingIOError(errno.EAGAIN, "full"), SessionLost("closed")],
+    ids=["closed", "full", "lost"],
+)
+def test_an_excess_that_cannot_be_ended_keeps_no_other_sandbox_from_being_watched(
+    monitor: Monitor, failure: Exception
+) -> None:
+    broken, greedy = CannotBeEnded(failure), Greedy()
+    monitor.add(broken)
+    eventually(lambda: broken.told != [], "the excess is found")
+    monitor.add(greedy)
+    eventually(lambda: greedy.told != [], "the other's is found, too")
+    broken.gone = greedy.gone = True
+
+
+class Session(Workspace):
+    """A session that counts how often it is measured. One that `closes` does so meanwhile."""
+
+    looks = 0
+    closes = False
+
+    def measure_usage(self) -> Usage | None:
+        self.looks += 1
+        if not self.closes:
+            return super().measure_usage()
+        self.close()
+        return Usage(0, 0, 2**60, 0)
+
+
+def test_a_session_that_is_closed_while_it_is_measured_keeps_no_other_from_being_watched() -> None:
+    require_host_root()
+    closing = Session(HOST)
+    closing.closes = True
+    eventually(lambda: not closing.alive, "it is measured, and closed")
+    with Session(HOST) as later:
+        eventually(lambda: later.looks >= 2, "a later one is measured")
+
+
+def test_a_fault_while_measuring_is_logged_once_and_watching_goes_on(
+    monitor: Monitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, greedy = CannotBeMeasured(), Greedy()
+    with caplog.at_level(logging.ERROR, "envtorch.sandbox.monitor"):
+        monitor.add(broken)
+        monitor.add(greedy)
+        eventually(lambda: broken.looks >= 2 and greedy.told != [], "both are looked at")
+    broken.gone = greedy.gone = True
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert caplog.records[0].exc_info is not None
+
+
+class DearToMeasure(Greedy):
+    """Uses little. Measuring it takes 20 ms of a core."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spent_s = 0.0
+        self.looks = 0
+
+    def measure_usage(self) -> Usage | None:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.02:
+            pass
+        self.spent_s += time.thread_time() - began
+        self.looks += 1
+        return None if self.gone else Usage(2, 2, 0, 0)
+
+
+def test_sandboxes_that_are_dear_to_measure_leave_the_core_to_others(monitor: Monitor) -> None:
+    dear = [DearToMeasure() for _ in range(24)]
+    for sandbox in dear:
+        monitor.add(sandbox)
+    eventually(lambda: dear[-1].looks >= 2, "all have been looked at")
+    began, before = time.monotonic(), sum(sandbox.spent_s for sandbox in dear)
+    eventually(lambda: all(sandbox.looks >= 5 for sandbox in dear), "each is looked at again")
+    share = (sum(sandbox.spent_s for sandbox in dear) - before) / (time.monotonic() - began)
+    for sandbox in dear:
+        sandbox.gone = True
+    assert share < 0.5, "it rests for longer than it works"
+
+
+class FillsSockets(Greedy):
+    """Messages wait in its netlink sockets; a control group counts all else."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__()
+        self.looks = 0
+        self.waiting = waiting
+
+    def measure_usage(self) -> Usage | None:
+        self.looks += 1
+        return None if self.gone else Usage(0, 0, self.waiting, 0)
+
+
+def test_a_sandbox_with_messages_in_netlink_sockets_is_looked_at_more_often(monitor: Monitor) -> None:
+    fills, empty = FillsSockets(1), FillsSockets(0)
+    monitor.add(fills)
+    monitor.add(empty)
+    eventually(lambda: fills.looks > 2 * empty.looks + 4, "it is looked at more than twice as often")
+    fills.gone = empty.gone = True

@@ -201,6 +201,28 @@ def test_an_archive_that_cannot_be_read_is_a_failure_with_a_reason(workspace: Wo
         store.ask({"op": "close", "session": "unreadable"})
 
 
+def test_a_request_to_an_init_that_reads_none_is_given_up_in_time_and_no_fault() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        channel = WorkspaceChannel(ours, reply_s=0.05)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(1000))
+        channel.tell({"op": "cull"})
+        with pytest.raises(EnvironmentFailed, match="did not answer"):
+            channel.ask({"op": "processes"})
+
+
+def test_a_request_on_a_closed_channel_says_that_the_session_has_ended() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        channel = WorkspaceChannel(ours)
+        channel.close()
+        for request in (channel.tell, channel.ask):
+            with pytest.raises(SessionLost, match="it was closed"):
+                request({"op": "cull"})
+
+
 FILES = 15_000
 MANY = f"""python3 -c "
 import os

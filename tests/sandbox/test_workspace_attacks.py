@@ -47,6 +47,14 @@ for _ in range(1000):
         one.send(wrong)
 time.sleep(60)
 """,
+    "many netlink": """
+import socket, time
+keep = []
+for _ in range(2000):  # nothing waits in them, and their list takes long to read
+    keep.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+    keep[-1].bind((0, 0))
+time.sleep(60)
+""",
 }
 FILL_DATAGRAMS = """
 import socket

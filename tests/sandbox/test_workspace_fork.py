@@ -56,7 +56,9 @@ def test_a_copy_has_the_options_of_the_shell_and_ends_at_a_failure_as_its_parent
     workspace: Workspace,
 ) -> None:
     workspace.run("greet() { echo hello; }; alias q='echo alias'; function set { sleep 1000; }")
-    workspace.run(r"\builtin set -o errexit -o nounset -o pipefail -o noglob -o errtrace; shopt -s nocasematch")
+    workspace.run(
+        r"\builtin set -o errexit -o nounset -o pipefail -o noglob -o errtrace; shopt -s nocasematch"
+    )
     told = r"\builtin set +o; \builtin shopt; echo /*; greet; q"
     before = workspace.run(told).output
     assert "set -o errexit" in before

@@ -73,8 +73,12 @@ class WorkspaceChannel:
         self._await_reply("ready", 0)
 
     def tell(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """A request without a reply."""
-        with self._telling, contextlib.suppress(BrokenPipeError, ConnectionError):
+        """A request without a reply. That an init is dead, or reads no requests any more, is found out by
+        waiting for what follows. Raises `SessionLost` when this end is closed: another thread may close it.
+        """
+        with self._telling, contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
+            if self._control.fileno() < 0:
+                raise SessionLost("the session has ended: it was closed")
             socket.send_fds(self._control, [protocol.encode(request)], list(descriptors))
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
@@ -186,7 +190,8 @@ class WorkspaceChannel:
 
     def close(self) -> None:
         """End the session, and wait until all its processes have ended."""
-        self._control.close()
+        with self._telling:
+            self._control.close()
         if self.watch is None:
             return
         waiting = select.poll()
