@@ -54,7 +54,7 @@ def test_version_1_has_one_folder_for_each_controller(tmp_path: Path) -> None:
     group = hierarchy.create(memory_bytes=1000, processes=7)
     assert group is not None
     assert (group.folders["memory"] / "memory.limit_in_bytes").read_text() == "1000"
-    assert (group.folders["memory"] / "memory.kmem.tcp.limit_in_bytes").read_text() == "1000"
+    assert (group.folders["memory"] / "memory.kmem.tcp.limit_in_bytes").read_text() == "250"
     assert group.folders["pids"].is_relative_to(pids / "box")
 
 

@@ -16,6 +16,8 @@ _FILES: Mapping[int, Mapping[str, str]] = {
 }
 _SOCKET_MEMORY = "memory.kmem.tcp.limit_in_bytes"
 """Of TCP and UDP. Version 1 does not count it before it has a limit; in version 2 it is part of the rest."""
+_SOCKET_SHARE = 4
+"""Version 1 counts it beside the rest: it may be one part in so many of the limit, and comes on top of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Hierarchy:
             (folder / _FILES[self.version][controller]).write_text(str(limits[controller]))
         if self.version == 1 and "memory" in group.folders:
             with contextlib.suppress(OSError):  # a kernel that counts no memory of sockets
-                (group.folders["memory"] / _SOCKET_MEMORY).write_text(str(memory_bytes))
+                (group.folders["memory"] / _SOCKET_MEMORY).write_text(str(memory_bytes // _SOCKET_SHARE))
         return group
 
     def remove(self) -> None:
