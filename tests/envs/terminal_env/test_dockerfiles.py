@@ -110,6 +110,18 @@ def test_steps_are_followed_as_an_engine_follows_them(tmp_path: Path) -> None:
         assert episode.grade(workspace).reward == 1.0
 
 
+def test_a_daemon_that_a_step_leaves_is_ended_with_it(tmp_path: Path) -> None:
+    require_host_root()
+    steps = """\
+FROM debian:12
+RUN sleep 300 > /var/log/open 2>&1 & echo $! > /daemon
+RUN ! kill -0 $(cat /daemon) && echo ended > /seen
+"""
+    episode = EpisodeTask.of(load_task(make_task(tmp_path / "task", steps)), HOST)
+    with episode.open() as workspace:
+        assert workspace.run("cat /seen").output == "ended\n"
+
+
 def test_a_user_that_the_root_does_not_have_is_told(tmp_path: Path) -> None:
     require_host_root()
     task = load_task(make_task(tmp_path / "task", "FROM x\nUSER nobody-here\nRUN true"))

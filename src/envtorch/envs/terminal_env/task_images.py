@@ -16,6 +16,7 @@ from envtorch.sandbox import Policy, Workspace
 from envtorch.sandbox.prepared_roots import PreparedRoot, RootCache, name_for_dockerfile
 from envtorch.sandbox.root_stores import root_store_for
 from envtorch.sandbox.session_start import DEFAULT_PATH, ROOT
+from envtorch.sandbox.workspace_channel import told_as_failure
 
 __all__ = ["TaskImage", "image_for", "policy_for"]
 
@@ -101,21 +102,11 @@ def image_for(task: HarborTask, policy: Policy) -> TaskImage:
 
 
 def _build(task: HarborTask, policy: Policy, base: _Base) -> TaskImage:
-    wanted = task.file.environment
-    roomy = dataclasses.replace(policy, timeout_s=wanted.build_timeout_sec)
+    roomy = dataclasses.replace(policy, timeout_s=task.file.environment.build_timeout_sec)
     builder = _Builder(task, Workspace(roomy, directory="/"), base.prepared)
     try:
-        if task.other_users:
-            _require_other_users(task, builder.workspace)
-        if task.dockerfile is not None and not base.is_whole:
-            text, where = task.dockerfile_text(), str(task.dockerfile)
-            known = {"PATH": DEFAULT_PATH, **builder.environment}
-            for instruction in read_dockerfile(text, where, environment=known):
-                builder.follow(instruction)
-        if wanted.workdir is not None:
-            builder.enter(wanted.workdir)
-        builder.environment |= wanted.env
-        layers = builder.workspace.stack()
+        with told_as_failure(f"the environment of {task.name} could not be built"):
+            layers = _follow_all(task, builder, base)
     except BaseException:
         builder.workspace.close()
         raise
@@ -124,6 +115,21 @@ def _build(task: HarborTask, policy: Policy, base: _Base) -> TaskImage:
     return TaskImage(
         tuple(layers), builder.directory, builder.environment, builder.user if user is None else str(user)
     )
+
+
+def _follow_all(task: HarborTask, builder: "_Builder", base: _Base) -> list[str]:
+    wanted = task.file.environment
+    if task.other_users:
+        _require_other_users(task, builder.workspace)
+    if task.dockerfile is not None and not base.is_whole:
+        text, where = task.dockerfile_text(), str(task.dockerfile)
+        known = {"PATH": DEFAULT_PATH, **builder.environment}
+        for instruction in read_dockerfile(text, where, environment=known):
+            builder.follow(instruction)
+    if wanted.workdir is not None:
+        builder.enter(wanted.workdir)
+    builder.environment |= wanted.env
+    return builder.workspace.stack()
 
 
 def _require_other_users(task: HarborTask, workspace: Workspace) -> None:
@@ -175,10 +181,12 @@ class _Builder:
         self._must(["mkdir", "-p", self.directory], f"WORKDIR {directory}")
 
     def _run(self, instruction: Instruction) -> None:
+        """Daemons that it leaves are ended, as an engine does: an image has files and no processes."""
         words = instruction.words
         command = words if instruction.is_exec else (*self._shell, *words)
         told = " ".join(words)[:80]
         self._must(list(command), f"line {instruction.line}: RUN {told}", as_user=True)
+        self.workspace.end_processes()
 
     def _copy(self, instruction: Instruction) -> None:
         *sources, destination = instruction.words
