@@ -128,6 +128,16 @@ def test_what_was_reverted_and_hidden_is_told() -> None:
     assert not {"/opt/data", "/usr/share/mine/a"} & set(graded.hidden)
 
 
+def test_names_of_hosts_are_told_as_reverted_when_the_agent_changed_them_and_only_then() -> None:
+    episode = begin("clean-up-data")
+    with episode.open() as workspace:
+        (copy,) = workspace.fork()
+        with copy:
+            assert episode.grade(copy).reverted == ()
+        workspace.run("echo 10.1.1.1 database >> /etc/hosts; rm /etc/resolv.conf")
+        assert set(episode.grade(workspace).reverted) == {"/etc/hosts", "/etc/resolv.conf"}
+
+
 SEEN = ("/app/a", "/out/a", "/opt/a", "/srv/a/b", "/tmp/a", "/home/user/a", "/opt/tool/a", "/var/www/a")
 NOT_SEEN = (
     "/usr/bin/a",

@@ -1,10 +1,13 @@
 """Whatever an agent leaves ends in a score: it cannot turn a 0 into an error, a hang, or another's loss."""
 
 import dataclasses
+import errno
 import os
 import resource
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from envtorch.envs.terminal_env.episode_tasks import EpisodeTask
 from envtorch.envs.terminal_env.harbor import GradingPlan, load_task
 from envtorch.envs.terminal_env.task_grading import Grade
 from envtorch.errors import EnvironmentFailed, OutOfResources
-from envtorch.sandbox import Workspace
+from envtorch.sandbox import Completed, Workspace
 from tests.envs.terminal_env.made_tasks import make_task
 from tests.sandbox.roots import HOST, require_host_root
 from tests.support import eventually
@@ -149,6 +152,62 @@ def test_a_machine_that_runs_out_of_descriptors_is_an_error_and_never_0(tmp_path
         break
     assert spare > 1, "there were enough from the beginning"
     assert rewards == [1.0]
+
+
+class SessionsOfTests:
+    """Kills the init of sessions in which tests are about to run, for as long as `faults` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: int) -> None:
+        self.faults = faults
+        self.begun = 0
+        self._execute = Workspace.execute
+        monkeypatch.setattr(Workspace, "execute", lambda *words, **options: self._run(*words, **options))
+
+    def _run(self, workspace: Workspace, command: Sequence[str], **options: Any) -> Completed:
+        if not any("/tests/test.sh" in word for word in command):
+            return self._execute(workspace, command, **options)
+        self.begun += 1
+        if self.faults:
+            self.faults -= 1
+            init = workspace._channel.process()
+            assert init is not None
+            os.kill(init, signal.SIGKILL)
+        return self._execute(workspace, command, **options)
+
+
+def test_tests_whose_sandbox_the_machine_ends_are_run_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episode = begin(tmp_path)
+    sessions = SessionsOfTests(monkeypatch, faults=1)
+    graded = grade_after(episode, "echo 42 > /app/answer")
+    assert (graded.reward, graded.why) == (1.0, "")
+    assert sessions.begun == 3, "with the answer, on the image alone, and with the answer again"
+
+
+def test_a_reward_whose_reading_the_machine_ends_is_no_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episode, read, reads = begin(tmp_path), Workspace.read_file, 0
+
+    def killed_once(workspace: Workspace, path: str, *, limit: int = 2**20) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            raise InterruptedError(errno.EINTR, "the operation was ended by signal 9")
+        return read(workspace, path, limit=limit)
+
+    monkeypatch.setattr(Workspace, "read_file", killed_once)
+    assert grade_after(episode, "echo 42 > /app/answer").reward == 1.0
+
+
+def test_a_machine_that_ends_the_sandbox_of_the_tests_each_time_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episode = begin(tmp_path)
+    SessionsOfTests(monkeypatch, faults=2)
+    with pytest.raises(EnvironmentFailed, match="did not last"):
+        grade_after(episode, "echo 42 > /app/answer")
 
 
 def test_a_task_whose_tests_never_leave_a_reward_is_an_error_whatever_the_agent_left(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ made of layers, the topmost first:
 
 The reward is read, once every process of the tests has ended, by a process of ours and over a pipe. Tests
 that leave none are run again on the image alone: if that gives a reward, it is what the agent left that kept
-them from it, and the grade is 0; else it is an error. What fails before the tests have begun may be a passing
-fault of the machine: then the agent's files are tried once more, and the grade is 0 if they fail again.
+them from it, and the grade is 0; else it is an error. What fails before the tests have begun, and a sandbox
+that does not last as long as they do, may be a passing fault of the machine: then the agent's files are tried
+once more, and the grade is 0 if they fail again.
 """
 
 import dataclasses
@@ -39,8 +40,6 @@ _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _REWARD_BYTES = 65536
 _MOST_TOLD = 50
 _PATHS_ADVISED = 5
-_OURS = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
-"""Written at the start of every session."""
 _START = 'cd -- "$0" 2>/dev/null; exec /bin/bash --noprofile --norc /tests/test.sh'
 """From the working directory, if the agent has left one."""
 HARDENED = {
@@ -106,11 +105,11 @@ class _LeftOut(msgspec.Struct, frozen=True):
 class _NoReward(Exception):
     """The tests left no reward that can be read, for a reason that may be the agent's files."""
 
-    def __init__(self, why: str, output: str = "", *, begun: bool = True) -> None:
+    def __init__(self, why: str, output: str = "", *, may_pass: bool = False) -> None:
         super().__init__(why)
         self.output = output
-        self.begun = begun
-        """Whether the tests have run at all."""
+        self.may_pass = may_pass
+        """It may be a passing fault of the machine, so that another try is worth its time."""
 
 
 def grade(task: HarborTask, image: TaskImage, agent: Workspace, policy: Policy) -> Grade:
@@ -123,7 +122,7 @@ def grade(task: HarborTask, image: TaskImage, agent: Workspace, policy: Policy) 
         if (fault := grading.fault_of_task()) is not None:
             why = f"{task.name} could not be graded: {fault}"
             raise EnvironmentFailed(why, output=fault.output[-2000:]) from cause
-        if cause.begun:
+        if not cause.may_pass:
             return grading.zero(cause)
         try:
             return grading.run(agent)
@@ -187,10 +186,10 @@ class _Grading:
         except OutOfResources as error:
             if error.details.get("errno") != errno.ENOSPC:
                 raise
-            raise _NoReward(f"what the agent left cannot be copied: {error}", begun=False) from error
+            raise _NoReward(f"what the agent left cannot be copied: {error}", may_pass=True) from error
         except (EnvironmentFailed, SessionLost, OSError) as error:
             why = f"what the agent left running cannot be stopped: {error}"
-            raise _NoReward(why, begun=False) from error
+            raise _NoReward(why, may_pass=True) from error
 
     def _extracted(self, changed: Sequence[str]) -> list[str]:
         request = {
@@ -207,8 +206,7 @@ class _Grading:
         with os.fdopen(given[0], "rb") as file:
             file.seek(0)
             told = msgspec.json.decode(file.read(), type=_LeftOut)
-        reverted = [path for path in told.reverted if path not in _OURS]
-        self.left_out = _LeftOut(tuple(reverted[:_MOST_TOLD]), told.hidden[:_MOST_TOLD])
+        self.left_out = _LeftOut(told.reverted[:_MOST_TOLD], told.hidden[:_MOST_TOLD])
         return reply.layers
 
     def _tests(self) -> str:
@@ -240,7 +238,7 @@ class _Grading:
             try:
                 return self._reward_in(tests)
             except (EnvironmentFailed, OutOfResources, SessionLost, TimedOut, OSError) as error:
-                raise _NoReward(f"the sandbox of the tests did not last: {error}") from error
+                raise _NoReward(f"the sandbox of the tests did not last: {error}", may_pass=True) from error
 
     def _sandbox(self, layers: Sequence[str], network_of: Workspace | None) -> Workspace:
         """Raises `_NoReward` where files in the way of ours may be why there can be none, and
@@ -255,7 +253,7 @@ class _Grading:
             )
         except (EnvironmentFailed, SessionLost, OSError) as error:
             why = f"the sandbox of the tests could not be made: {error}"
-            raise _NoReward(why, begun=False) from error
+            raise _NoReward(why, may_pass=True) from error
 
     def _reward_in(self, tests: Workspace) -> tuple[str, dict[str, float]]:
         command = ["/bin/bash", "--noprofile", "--norc", "-c", _START, self._image.directory]
@@ -270,7 +268,8 @@ class _Grading:
             except FileNotFoundError:
                 continue
             except (OSError, UnicodeDecodeError) as error:
-                raise _NoReward(f"{path} cannot be read: {error}", output) from error
+                was_killed = isinstance(error, InterruptedError)
+                raise _NoReward(f"{path} cannot be read: {error}", output, may_pass=was_killed) from error
             try:
                 return output, _rewards_of(text)
             except (ValueError, RecursionError) as error:
