@@ -79,13 +79,6 @@ class Crowded(Borrowed):
         return super().start_container(*args, **options)
 
 
-@pytest.fixture
-def crowded(echo_server: Running) -> type[Crowded]:
-    Crowded.url, Crowded.made = echo_server.url, []
-    Crowded.has_room.set()
-    return Crowded
-
-
 def test_a_replica_that_could_not_be_started_is_started_when_there_is_room(crowded: type[Crowded]) -> None:
     options: dict[str, Any] = {"replicas": (1, 2), "sessions_per_replica": 1, "give_up_after": 2}
     with (
@@ -122,6 +115,33 @@ def test_a_pool_without_any_server_says_why_until_it_has_one_again(crowded: type
             env.reset()
 
 
+class Flavored(EchoEnv):
+    """A client class with an option of its own."""
+
+    def __init__(self, base_url: str, *, flavor: str = "none", reconnect_s: float = 5.0) -> None:
+        super().__init__(base_url, reconnect_s=reconnect_s)
+        self.flavor = flavor
+
+
+class Spiced(EchoEnv):
+    """One that passes the others on."""
+
+    def __init__(self, base_url: str, *, spice: str = "none", **options: Any) -> None:
+        super().__init__(base_url, **options)
+        self.spice = spice
+
+
+def test_a_client_class_may_have_options_of_its_own(crowded: type[Crowded]) -> None:
+    with (
+        EnvPool(Flavored, crowded, replicas=1, client_options={"flavor": "plum"}) as flavored,
+        EnvPool(Spiced, crowded, replicas=1, client_options={"spice": "dill", "wire": "json"}) as spiced,
+        flavored.session() as one,
+        spiced.session() as other,
+    ):
+        assert (one.flavor, other.spice) == ("plum", "dill")
+        AsyncEnvPool(Spiced.aio, crowded, client_options={"spice": "dill", "wire": "json"})
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -136,6 +156,8 @@ def test_a_pool_without_any_server_says_why_until_it_has_one_again(crowded: type
         ({"provider": object()}, "makes a provider for each server"),
         ({"client_options": {"recconect_s": 1}}, "no option 'recconect_s'"),
         ({"client": lambda url: EchoEnv(url), "client_options": {"wire": "json"}}, "'wire'"),
+        ({"client": Flavored, "client_options": {"salt": 1}}, "'salt'"),
+        ({"client": Flavored.aio, "client_options": {"salt": 1}}, "'salt'"),
     ],
 )
 @pytest.mark.parametrize("kind", [EnvPool, AsyncEnvPool])

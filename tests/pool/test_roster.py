@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envtorch.errors import CapacityReached, SessionLost
-from envtorch.pool.roster import Replica, Roster, Ticket
+from envtorch.errors import CapacityReached, EnvTorchError, ProviderFailed, SessionLost
+from envtorch.pool.roster import Batch, Replica, Roster, Ticket
 
 
 def roster_of(*capacities: int, max_waiting: int | None = None) -> tuple[Roster, list[Replica]]:
@@ -77,6 +77,54 @@ def test_too_many_waiting_is_an_error_at_once() -> None:
     roster.ask()
     with pytest.raises(CapacityReached, match="1 others wait"):
         roster.ask()
+
+
+def test_an_error_is_another_object_for_each_who_is_told() -> None:
+    for tell in (Roster.close, Roster.refuse):
+        roster = Roster()
+        waiting = [roster.ask() for _ in range(2)]
+        why = ProviderFailed("no room", logs="full")
+        why.__cause__ = OSError("the disk")
+        tell(roster, why)
+        told = [ticket.granted.exception() for ticket in waiting]
+        for _ in range(2):
+            with pytest.raises(ProviderFailed, match="no room") as caught:
+                roster.ask()
+            told.append(caught.value)
+        assert len({id(error) for error in told}) == 4
+        for error in told:
+            assert isinstance(error, EnvTorchError)
+            assert (error.details, error.__cause__) == (why.details, why.__cause__)
+        assert why.__traceback__ is None, "it keeps nobody's frames"
+
+
+def test_an_outage_is_told_to_those_for_whom_it_lasts_too_long() -> None:
+    roster = Roster()
+    at_once, later = roster.ask(), roster.ask(Batch(outage_s=10.0))
+    why = ProviderFailed("no room")
+    roster.refuse(why, now=100.0)
+    assert (at_once.granted.done(), later.granted.done()) == (True, False)
+    with pytest.raises(ProviderFailed):
+        roster.ask(now=101.0)
+    latest = roster.ask(Batch(outage_s=10.0), now=109.0)
+    roster.refuse(why, now=110.0)
+    assert (later.granted.done(), latest.granted.done()) == (True, True)
+    patient = roster.ask(Batch(outage_s=60.0), now=111.0)
+    roster.join(Replica(0, "http://0", 1))
+    assert place(patient) == 0
+
+
+def test_nobody_of_a_batch_that_ended_waits() -> None:
+    roster, (only,) = roster_of(1)
+    batch = Batch()
+    first, one_of_it, other = roster.ask(), roster.ask(batch), roster.ask()
+    roster.end(batch, SessionLost("left"))
+    assert isinstance(one_of_it.granted.exception(), SessionLost)
+    with pytest.raises(SessionLost, match="left"):
+        roster.ask(batch)
+    assert place(first) == 0
+    roster.give_back(only)
+    assert place(other) == 0
 
 
 def test_closing_tells_all_who_wait_and_all_who_come() -> None:

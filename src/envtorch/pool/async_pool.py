@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from envtorch.errors import EnvTorchError
-from envtorch.pool.leases import Lease, Search, granted_async
+from envtorch.pool.leases import OUTAGE_S, Lease, Search, granted_async
 from envtorch.pool.outcomes import Outcome, Playing, episode
-from envtorch.pool.roster import Replica
+from envtorch.pool.roster import Batch, Replica
 from envtorch.pool.server_pool import ServerPool
 from envtorch.protocol.flow import drive_async
 
@@ -60,23 +60,25 @@ class AsyncEnvPool(ServerPool[ClientT]):
             raise
 
     @asynccontextmanager
-    async def session(self, *, timeout_s: float | None = None) -> AsyncIterator[ClientT]:
+    async def session(
+        self, *, timeout_s: float | None = None, outage_s: float = 0.0
+    ) -> AsyncIterator[ClientT]:
         """A session on the server with the most room. Waits in a queue while all are taken. A server that
-        cannot be reached is passed over.
+        cannot be reached is passed over, and so is a second one.
 
-        Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, and
-        the reason itself when no server could be started.
+        Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, why the
+        third server could not be reached, and the reason itself when no server could be started for
+        `outage_s`; at once in a pool that has never had one.
         """
-        client, held = await self._connected(timeout_s)
+        client, held = await self._connected(Search(timeout_s, Batch(outage_s)))
         async with held:
             yield client
 
-    async def _connected(self, timeout_s: float | None) -> tuple[ClientT, AsyncExitStack]:
+    async def _connected(self, search: Search) -> tuple[ClientT, AsyncExitStack]:
         """A client that is connected, on the first server that can be reached, and what gives it back."""
-        search = Search(timeout_s)
         while True:
             async with AsyncExitStack() as held:
-                lease = held.enter_context(self._leased(await self._acquire(search.left_s)))
+                lease = held.enter_context(self._leased(await self._acquire(search)))
                 client = self._client_of(lease)
                 held.push_async_callback(client.close)
                 try:
@@ -91,7 +93,7 @@ class AsyncEnvPool(ServerPool[ClientT]):
     async def lease(self) -> Lease:
         """A place on the server with the most room, for a client that another process makes of
         `lease.replica.url`. Its `end` gives it back."""
-        return Lease(self._keeper, await self._acquire(None))
+        return Lease(self._keeper, await self._acquire(Search(None, Batch(OUTAGE_S))))
 
     async def run(
         self,
@@ -100,6 +102,7 @@ class AsyncEnvPool(ServerPool[ClientT]):
         *,
         attempts: int = 3,
         retry_on: Errors = (),
+        outage_s: float = OUTAGE_S,
     ) -> AsyncIterator[Outcome[ItemT, ResultT]]:
         """Play an episode for each item, as many at once as there are sessions; outcomes as they come.
 
@@ -107,11 +110,14 @@ class AsyncEnvPool(ServerPool[ClientT]):
         its beginning, up to `attempts` times in all; any other error is its outcome. A step that timed out or
         ran out of memory is the policy's: where it is not, `retry_on=(TimedOut, OutOfResources)` plays those
         again, too.
+
+        While the pool has no server and can start none, episodes wait; after `outage_s` of that they fail.
+        Left early, `run` cancels the episodes that have not ended.
         """
         waiting: set[asyncio.Task[Outcome[ItemT, ResultT]]] = set()
         try:
             for item in items:
-                waiting.add(asyncio.create_task(self._play(play, item, attempts, retry_on)))
+                waiting.add(asyncio.create_task(self._play(play, item, attempts, retry_on, outage_s)))
                 if len(waiting) >= self.capacity:  # no item is taken before there is room for it
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for episode in done:
@@ -127,17 +133,22 @@ class AsyncEnvPool(ServerPool[ClientT]):
                 await asyncio.wait(waiting)
 
     async def _play(
-        self, play: Callable[[ClientT, ItemT], Awaitable[ResultT]], item: ItemT, limit: int, retry_on: Errors
+        self,
+        play: Callable[[ClientT, ItemT], Awaitable[ResultT]],
+        item: ItemT,
+        limit: int,
+        retry_on: Errors,
+        outage_s: float,
     ) -> Outcome[ItemT, ResultT]:
         async def attempt(playing: Playing[ResultT]) -> None:
-            async with self.session() as client:
+            async with self.session(outage_s=outage_s) as client:
                 playing.over(await play(client, item))
 
         return await drive_async(episode(item, limit, retry_on), attempt)
 
-    async def _acquire(self, timeout_s: float | None) -> Replica:
+    async def _acquire(self, search: Search) -> Replica:
         self._home.require()
-        return await granted_async(self._keeper, timeout_s)
+        return await granted_async(self._keeper, search)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -6,10 +6,10 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from envtorch.errors import EnvTorchError
-from envtorch.pool.leases import Search, granted
+from envtorch.errors import EnvTorchError, SessionLost
+from envtorch.pool.leases import OUTAGE_S, Search, granted
 from envtorch.pool.outcomes import Outcome, Playing, episode
-from envtorch.pool.roster import Replica
+from envtorch.pool.roster import Batch, Replica
 from envtorch.pool.server_pool import ServerPool
 from envtorch.protocol.flow import drive
 
@@ -62,23 +62,28 @@ class EnvPool(ServerPool[ClientT]):
             self._keeper.close()
 
     @contextmanager
-    def session(self, *, timeout_s: float | None = None) -> Iterator[ClientT]:
+    def session(self, *, timeout_s: float | None = None, outage_s: float = 0.0) -> Iterator[ClientT]:
         """A session on the server with the most room. Waits in a queue while all are taken. A server that
-        cannot be reached is passed over.
+        cannot be reached is passed over, and so is a second one.
 
-        Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, and
-        the reason itself when no server could be started.
+        Raises `TimedOut` if its turn does not come in time, `CapacityReached` when too many wait, why the
+        third server could not be reached, and the reason itself when no server could be started for
+        `outage_s`; at once in a pool that has never had one.
         """
-        client, held = self._connected(timeout_s)
+        with self._session(timeout_s, Batch(outage_s)) as client:
+            yield client
+
+    @contextmanager
+    def _session(self, timeout_s: float | None, batch: Batch) -> Iterator[ClientT]:
+        client, held = self._connected(Search(timeout_s, batch))
         with held:
             yield client
 
-    def _connected(self, timeout_s: float | None) -> tuple[ClientT, ExitStack]:
+    def _connected(self, search: Search) -> tuple[ClientT, ExitStack]:
         """A client that is connected, on the first server that can be reached, and what gives it back."""
-        search = Search(timeout_s)
         while True:
             with ExitStack() as held:
-                lease = held.enter_context(self._leased(self._acquire(search.left_s)))
+                lease = held.enter_context(self._leased(self._acquire(search)))
                 client = self._client_of(lease)
                 held.callback(client.close)
                 try:
@@ -97,6 +102,7 @@ class EnvPool(ServerPool[ClientT]):
         *,
         attempts: int = 3,
         retry_on: Errors = (),
+        outage_s: float = OUTAGE_S,
     ) -> Iterator[Outcome[ItemT, ResultT]]:
         """Play an episode for each item, as many at once as there are sessions; outcomes as they come.
 
@@ -104,30 +110,43 @@ class EnvPool(ServerPool[ClientT]):
         its beginning, up to `attempts` times in all; any other error is its outcome. A step that timed out or
         ran out of memory is the policy's: where it is not, `retry_on=(TimedOut, OutOfResources)` plays those
         again, too.
+
+        While the pool has no server and can start none, episodes wait; after `outage_s` of that they fail.
+        Left early, `run` waits for the episodes that are being played; those that wait for a session do not
+        begin.
         """
         waiting: set[Future[Outcome[ItemT, ResultT]]] = set()
+        batch = Batch(outage_s)
         with ThreadPoolExecutor(self.capacity, thread_name_prefix="envtorch-episode") as threads:
-            for item in items:
-                waiting.add(threads.submit(self._play, play, item, attempts, retry_on))
-                if len(waiting) >= self.capacity:  # no item is taken before there is room for it
+            try:
+                for item in items:
+                    waiting.add(threads.submit(self._play, play, item, attempts, retry_on, batch))
+                    if len(waiting) >= self.capacity:  # no item is taken before there is room for it
+                        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                        yield from (episode.result() for episode in done)
+                while waiting:
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     yield from (episode.result() for episode in done)
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (episode.result() for episode in done)
+            finally:
+                self._keeper.end(batch, SessionLost("the run was left before this episode began"))
 
     def _play(
-        self, play: Callable[[ClientT, ItemT], ResultT], item: ItemT, limit: int, retry_on: Errors
+        self,
+        play: Callable[[ClientT, ItemT], ResultT],
+        item: ItemT,
+        limit: int,
+        retry_on: Errors,
+        batch: Batch,
     ) -> Outcome[ItemT, ResultT]:
         def attempt(playing: Playing[ResultT]) -> None:
-            with self.session() as client:
+            with self._session(None, batch) as client:
                 playing.over(play(client, item))
 
         return drive(episode(item, limit, retry_on), attempt)
 
-    def _acquire(self, timeout_s: float | None) -> Replica:
+    def _acquire(self, search: Search) -> Replica:
         self._home.require()
-        return granted(self._keeper, timeout_s)
+        return granted(self._keeper, search)
 
     def __enter__(self) -> Self:
         return self.open()

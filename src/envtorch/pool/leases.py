@@ -8,46 +8,26 @@ from envtorch.client.addresses import Elsewhere
 from envtorch.errors import EnvTorchError, TimedOut
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.pool.replica_keeper import Keeper
-from envtorch.pool.roster import Replica
+from envtorch.pool.roster import Batch, Replica
 
-__all__ = ["Lease", "Search", "granted", "granted_async"]
-
-
-def granted(keeper: Keeper, timeout_s: float | None, *, is_first: bool = False) -> Replica:
-    """A place on a replica, when it is this caller's turn. Raises `TimedOut`, or why there will be none."""
-    ticket = keeper.ask(is_first=is_first)
-    try:
-        return ticket.granted.result(timeout_s)
-    except TimeoutError as error:
-        if isinstance(error, EnvTorchError):
-            raise  # no server could be started in time, which is another matter
-        keeper.withdraw(ticket)
-        raise TimedOut(f"no session was free within {timeout_s:g} s") from None
-    except BaseException:
-        if not ticket.granted.done() or ticket.granted.exception() is None:
-            keeper.withdraw(ticket)
-        raise
+__all__ = ["OUTAGE_S", "Lease", "Search", "granted", "granted_async"]
 
 
-async def granted_async(keeper: Keeper, timeout_s: float | None, *, is_first: bool = False) -> Replica:
-    """`granted`, awaited."""
-    ticket = keeper.ask(is_first=is_first)
-    turn = asyncio.wrap_future(ticket.granted)
-    try:
-        done, _ = await asyncio.wait([turn], timeout=timeout_s)
-    except asyncio.CancelledError:
-        keeper.withdraw(ticket)
-        raise
-    if not done:
-        keeper.withdraw(ticket)
-        raise TimedOut(f"no session was free within {timeout_s:g} s")
-    return turn.result()
+OUTAGE_S = 300.0
+"""How long the episodes of a batch wait while a pool has no server and can start none."""
+
+MOST_SERVERS = 3
+"""On how many servers, one after the other, a session is tried. One that ends each server it is opened on
+would otherwise go through them all, and through their successors."""
 
 
 class Search:
     """One caller's search for a server that it can reach. No episode has begun: another server will do."""
 
-    def __init__(self, timeout_s: float | None) -> None:
+    def __init__(self, timeout_s: float | None, batch: Batch | None = None) -> None:
+        self.batch = batch or Batch()
+        self.last_error: EnvTorchError | None = None
+        """Why the server that was tried last could not be reached."""
         self._timeout_s = timeout_s
         self._began = time.monotonic()
         self._unreachable: set[Replica] = set()
@@ -60,12 +40,51 @@ class Search:
         return max(0.0, self._began + self._timeout_s - time.monotonic())
 
     def goes_on(self, replica: Replica, error: EnvTorchError) -> bool:
-        """Whether another place is to be asked for: not after a second failure on one server, which then was
-        looked at between the two, and is well."""
+        """Whether another place is to be asked for: not after `MOST_SERVERS` that failed, nor after a second
+        failure on one server, which then was looked at between the two, and is well."""
         if not is_infrastructure(error) or replica in self._unreachable:
             return False
         self._unreachable.add(replica)
-        return True
+        self.last_error = error
+        return len(self._unreachable) < MOST_SERVERS
+
+    def timed_out(self) -> TimedOut:
+        """The error for a turn that did not come in time."""
+        told = f"no session was free within {self._timeout_s:g} s"
+        if self.last_error is not None:
+            told = f"{told}, after a server that could not be reached: {self.last_error}"
+        return TimedOut(told)
+
+
+def granted(keeper: Keeper, search: Search, *, is_first: bool = False) -> Replica:
+    """A place on a replica, when it is this caller's turn. Raises `TimedOut`, or why there will be none."""
+    ticket = keeper.ask(search.batch, is_first=is_first)
+    try:
+        return ticket.granted.result(search.left_s)
+    except TimeoutError as error:
+        if isinstance(error, EnvTorchError):
+            raise  # no server could be started in time, which is another matter
+        keeper.withdraw(ticket)
+        raise search.timed_out() from search.last_error
+    except BaseException:
+        if not ticket.granted.done() or ticket.granted.exception() is None:
+            keeper.withdraw(ticket)
+        raise
+
+
+async def granted_async(keeper: Keeper, search: Search, *, is_first: bool = False) -> Replica:
+    """`granted`, awaited."""
+    ticket = keeper.ask(search.batch, is_first=is_first)
+    turn = asyncio.wrap_future(ticket.granted)
+    try:
+        done, _ = await asyncio.wait([turn], timeout=search.left_s)
+    except asyncio.CancelledError:
+        keeper.withdraw(ticket)
+        raise
+    if not done:
+        keeper.withdraw(ticket)
+        raise search.timed_out() from search.last_error
+    return turn.result()
 
 
 class Lease(Elsewhere):
@@ -82,11 +101,11 @@ class Lease(Elsewhere):
 
     def next_address(self, timeout_s: float) -> str:
         self._leave()
-        return self._take(granted(self._keeper, timeout_s, is_first=True))
+        return self._take(granted(self._keeper, Search(timeout_s), is_first=True))
 
     async def next_address_async(self, timeout_s: float) -> str:
         self._leave()
-        return self._take(await granted_async(self._keeper, timeout_s, is_first=True))
+        return self._take(await granted_async(self._keeper, Search(timeout_s), is_first=True))
 
     def for_copy(self) -> "Lease":
         return Lease(self._keeper, self.replica, is_copy=True)

@@ -12,7 +12,7 @@ from envtorch.client.launch import Launch, Starter, plan
 from envtorch.env import load_object
 from envtorch.errors import ConfigurationError, EnvTorchError, ProviderFailed, SessionLost
 from envtorch.pool.pool_size import GROW_AFTER_S, SHRINK_AFTER_S, PoolLoad, PoolSize, SizeLimits, next_size
-from envtorch.pool.roster import Replica, Roster, Ticket
+from envtorch.pool.roster import Batch, Replica, Roster, Ticket
 from envtorch.protocol.arguments import is_duration, is_whole
 from envtorch.providers.ready import is_shutting_down, live_sessions, probe
 from envtorch.shown_urls import shown_url
@@ -28,6 +28,10 @@ come back at its address, and the episode is better played again elsewhere."""
 FIRST_PAUSE_S = 0.4
 LONGEST_PAUSE_S = 30.0
 """How long a slot waits between two starts that fail: twice as long each time, up to the longest."""
+
+SETTLED_S = 10.0
+"""A replica that dies sooner than this after it was ready, again, counts as a start that failed, for the
+pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +146,22 @@ class Keeper:
 
     # For the pools: sessions.
 
-    def ask(self, *, is_first: bool = False) -> Ticket:
+    def ask(self, batch: Batch, *, is_first: bool = False) -> Ticket:
         with self._guard:
             if not self._is_open:
                 raise ConfigurationError(
                     "the pool is not open: use it in a `with` block, or call open() first"
                 )
-            return self._roster.ask(is_first=is_first, now=time.monotonic())
+            return self._roster.ask(batch, is_first=is_first, now=time.monotonic())
 
     def withdraw(self, ticket: Ticket) -> None:
         with self._guard:
             self._roster.withdraw(ticket)
+
+    def end(self, batch: Batch, error: EnvTorchError) -> None:
+        """Nobody of this batch waits for a session any more, or gets one."""
+        with self._guard:
+            self._roster.end(batch, error)
 
     def give_back(self, replica: Replica) -> None:
         with self._guard:
@@ -273,7 +282,7 @@ class Keeper:
 
     def _keep(self, slot: Slot) -> None:
         """Fill one slot, again and again, until the pool closes or is given up, or the slot is not wanted."""
-        failures, pause_s = 0, FIRST_PAUSE_S
+        failures = early_deaths = 0
         while not self._is_over(slot):
             try:
                 slot.launch = plan(self._image, self._make(), self._start_options)
@@ -284,46 +293,59 @@ class Keeper:
                     self._note_failure(slot, error, failures)
                 # While it is open whether the pool can start at all, no slot begins anew.
                 is_given_up = slot.failure is not None and not self._had_replica
-                self._closing.wait(LONGEST_PAUSE_S if is_given_up else pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                self._closing.wait(LONGEST_PAUSE_S if is_given_up else _pause_s(failures))
                 continue
-            failures, pause_s = 0, FIRST_PAUSE_S
-            self._serve(slot, slot.launch, url)
+            failures, began = 0, time.monotonic()
+            has_died = self._serve(slot, slot.launch, url)
+            early_deaths = early_deaths + 1 if has_died and time.monotonic() - began < SETTLED_S else 0
+            if early_deaths > 1:
+                self._closing.wait(_pause_s(early_deaths - 1))
 
-    def _serve(self, slot: Slot, launch: Launch, url: str) -> None:
-        """Let sessions onto a replica that is ready, until it is dead; then remove its remains."""
+    def _serve(self, slot: Slot, launch: Launch, url: str) -> bool:
+        """Let sessions onto a replica that is ready, until it is dead; then remove its remains.
+
+        False if it left in another way: it has retired, or the pool closes."""
         replica = Replica(slot.number, url, self._options.sessions_per_replica)
         with self._guard:
             slot.replica, slot.failure = replica, None
             self._had_replica = True
             replica.is_retiring = not slot.is_wanted
             self._roster.join(replica)
-        reason = None
         try:
             reason = self._watch(slot, launch, replica)
-            if reason is not None:
-                logger.warning("replica %d at %s is replaced: %s", slot.number, shown_url(url), reason)
-        finally:
-            with self._guard:
-                self._roster.leave(replica)
-                self._replaced += reason is not None
-                slot.replica = None
-            try:
-                launch.stop_container()
-            except Exception as error:  # its successor is more important than its remains
-                logger.warning("replica %d could not be stopped: %s", slot.number, error)
+        except Exception as error:  # whatever it is, the slot is filled again
+            reason = f"it could not be watched: {error!r}"
+        if reason is not None:
+            logger.warning("replica %d at %s is replaced: %s", slot.number, shown_url(url), reason)
+        with self._guard:
+            self._roster.leave(replica)
+            self._replaced += reason is not None
+            slot.replica = None
+        try:
+            launch.stop_container()
+        except Exception as error:  # its successor is more important than its remains
+            logger.warning("replica %d could not be stopped: %s", slot.number, error)
+        return reason is not None
 
     def _watch(self, slot: Slot, launch: Launch, replica: Replica) -> str | None:
         """Return when the replica is dead, with the reason, when it has retired, or when the pool closes."""
-        missed = 0
+        missed, could_tell = 0, True
         while True:
             was_suspected = slot.suspected.wait(self._options.check_every_s)
             slot.suspected.clear()
             if self._closing.is_set() or self._has_retired(replica):
                 return None
-            status = getattr(launch.provider, "status", None)
-            if status is not None and not (found := status()).is_alive:
-                return f"it {found.phase.value} {found.detail}".strip()
+            try:
+                if (ended := _ended(launch.provider)) is not None:
+                    return ended
+            except Exception as error:  # it says nothing about the server, which is asked next
+                if could_tell:
+                    logger.warning(
+                        "replica %d: its provider cannot tell whether it lives: %s", slot.number, error
+                    )
+                could_tell = False
+            else:
+                could_tell = True
             answer = probe(replica.url)
             if answer is None:
                 missed = 0
@@ -360,10 +382,23 @@ class Keeper:
             if not all(other.failure is not None for other in self._slots if other.is_wanted):
                 return
             if self._had_replica:
-                self._roster.refuse(slot.failure)
+                self._roster.refuse(slot.failure, now=time.monotonic())
             else:
                 self._roster.close(slot.failure)
                 self._closing.set()
+
+
+def _pause_s(failures: int) -> float:
+    """How long a slot waits after so many failures in a row."""
+    return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S)
+
+
+def _ended(provider: Starter) -> str | None:
+    """How its server ended, as a provider tells; None while it lives, or where a provider tells nothing."""
+    status = getattr(provider, "status", None)
+    if status is None or (found := status()).is_alive:
+        return None
+    return f"it {found.phase.value} {found.detail}".strip()
 
 
 def _cost_of_leaving(slot: Slot) -> tuple[bool, int]:

@@ -4,15 +4,17 @@ The caller holds a lock around every call. A waiter is a future, which a thread 
 coroutine awaits: one queue, first come first served, for both.
 """
 
+import copy
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from envtorch.errors import CapacityReached, EnvTorchError
 
-__all__ = ["Replica", "Roster", "Ticket"]
+__all__ = ["Batch", "Replica", "Roster", "Ticket"]
 
 MOST_OUTGROWN = 8
 """How many entries for each replica the ranking may hold before it is made anew."""
@@ -44,11 +46,22 @@ class Replica:
 
 
 @dataclass(eq=False, slots=True)
+class Batch:
+    """Callers who ask for sessions together, as the episodes of one `run` do."""
+
+    outage_s: float = 0.0
+    """How long no server may be there, and none be started, before they are told."""
+    ended: EnvTorchError | None = None
+    """Why they get no session any more."""
+
+
+@dataclass(eq=False, slots=True)
 class Ticket:
     """Somebody's turn: granted with a replica, or ended with an error."""
 
     number: int
     asked_at: float = 0.0
+    batch: Batch = field(default_factory=Batch)
     granted: "Future[Replica]" = field(default_factory=Future)
 
 
@@ -65,6 +78,7 @@ class Roster:
         self._waiting: deque[Ticket] = deque()
         self._closed: EnvTorchError | None = None
         self._refused: EnvTorchError | None = None
+        self._refused_since = 0.0
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -111,15 +125,19 @@ class Roster:
         self._rank(replica)
         self._grant()
 
-    def ask(self, *, is_first: bool = False, now: float = 0.0) -> Ticket:
+    def ask(self, batch: Batch | None = None, *, is_first: bool = False, now: float = 0.0) -> Ticket:
         """Ask for a session. Raises `CapacityReached` when too many wait already.
 
         Who `is_first` has lost a session in mid-episode, and is served before those who have not begun."""
-        for error in (self._closed, self._refused):
+        ticket = Ticket(next(self._numbers), now, batch or Batch())
+        for error in (
+            self._closed,
+            ticket.batch.ended,
+            self._refused if self._is_told(ticket, now) else None,
+        ):
             if error is not None:
-                raise error
+                raise _another(error)
         if is_first:
-            ticket = Ticket(next(self._numbers), now)
             self._waiting.appendleft(ticket)
             self._grant()
             return ticket
@@ -128,7 +146,6 @@ class Roster:
                 f"every session of the pool is taken and {self.waiting} others wait for one",
                 waiting=self.waiting,
             )
-        ticket = Ticket(next(self._numbers), now)
         self._waiting.append(ticket)
         self._grant()
         return ticket
@@ -150,17 +167,33 @@ class Roster:
     def close(self, error: EnvTorchError) -> None:
         """Nobody gets a session any more; those who wait learn why."""
         self._closed = error
-        self._fail_waiting(error)
+        self._fail_waiting(error, lambda _: True)
 
-    def refuse(self, error: EnvTorchError) -> None:
-        """No server is there, and none can be started: nobody gets a session until one joins."""
+    def refuse(self, error: EnvTorchError, *, now: float = 0.0) -> None:
+        """No server is there, and none can be started: nobody gets a session until one joins. Called again
+        while that lasts, for those who wait some time for it."""
         if not self._replicas:
+            if self._refused is None:
+                self._refused_since = now
             self._refused = error
-            self._fail_waiting(error)
+            self._fail_waiting(error, lambda ticket: self._is_told(ticket, now))
 
-    def _fail_waiting(self, error: EnvTorchError) -> None:
-        while self._waiting:
-            self._waiting.popleft().granted.set_exception(error)
+    def end(self, batch: Batch, error: EnvTorchError) -> None:
+        """Those of a batch who wait learn why they wait no longer, and so do those who ask later."""
+        batch.ended = error
+        self._fail_waiting(error, lambda ticket: ticket.batch is batch)
+
+    def _is_told(self, ticket: Ticket, now: float) -> bool:
+        """Whether an outage, if there is one, has lasted too long for this caller."""
+        return now - self._refused_since >= ticket.batch.outage_s
+
+    def _fail_waiting(self, error: EnvTorchError, is_meant: Callable[[Ticket], bool]) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for ticket in waiting:
+            if is_meant(ticket):
+                ticket.granted.set_exception(_another(error))
+            else:
+                self._waiting.append(ticket)
 
     def _roomiest(self) -> Replica | None:
         """Where most sessions are free: load spreads, and a new replica fills up first."""
@@ -186,3 +219,10 @@ class Roster:
             replica.busy += 1
             self._rank(replica)
             self._waiting.popleft().granted.set_result(replica)
+
+
+def _another(error: EnvTorchError) -> EnvTorchError:
+    """The same error, as an object of its own: one that is raised again and again keeps every traceback."""
+    made = copy.copy(error)
+    made.__cause__ = error.__cause__
+    return made

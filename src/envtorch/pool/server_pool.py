@@ -80,11 +80,12 @@ class ServerPool(Generic[ClientT]):
 
 def _require_client_options(client: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raises `ConfigurationError` for what a client of this kind would not be made with."""
-    if isinstance(client, AsyncFactory) or (isinstance(client, type) and issubclass(client, EnvClient)):
+    made = client.client if isinstance(client, AsyncFactory) else client
+    if getattr(made, "__init__", None) is EnvClient.__init__:
         ClientOptions.of("http://127.0.0.1", **{k: v for k, v in options.items() if k != "provider"})
         return
     try:
-        inspect.signature(client).bind("http://127.0.0.1", **options)
+        inspect.signature(made).bind("http://127.0.0.1", **options)
     except TypeError as error:
         raise ConfigurationError(
             f"{client!r} cannot be called with an address and client_options: {error}"

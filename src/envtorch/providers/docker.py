@@ -252,8 +252,8 @@ def _status(container: Container) -> Status:
         container.reload()
     except NotFound:
         return Status(Phase.EXITED, detail="the container was removed by somebody else")
-    except (DockerException, OSError) as error:
-        return Status(Phase.EXITED, detail=f"the engine does not answer: {error}")
+    except (DockerException, OSError) as error:  # whether the server is well, only the server can tell now
+        return Status(Phase.RUNNING, detail=f"the engine does not answer: {error}")
     state: dict[str, Any] = container.attrs["State"]
     health = (state.get("Health") or {}).get("Status")
     if state.get("Running"):

@@ -27,6 +27,7 @@ from envtorch.providers.sweeper import Swept, attempt, is_orphan
 from envtorch.providers.tunnel import Tunnel
 
 # `cluster`, imported above, tells in one sentence if the package is missing.
+import urllib3  # isort: skip
 from kubernetes import watch  # isort: skip
 from kubernetes.client.exceptions import ApiException  # isort: skip
 
@@ -34,6 +35,9 @@ __all__ = ["KubernetesProvider", "sweep_cluster"]
 
 NO_IMAGE = ("ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName", "ImageInspectError")
 """Why a container waits for an image that will not come by itself."""
+
+UNANSWERED = (ApiException, urllib3.exceptions.HTTPError, OSError)
+"""What a question raises that the cluster does not answer, or not with what was asked for."""
 
 GONE_TIMEOUT_S = 60.0
 
@@ -149,8 +153,8 @@ class ClusterServer:
             return Status(Phase.ABSENT)
         try:
             found = [pod_status(pod) for pod in self._pods()]
-        except (ApiException, OSError) as error:
-            return Status(Phase.EXITED, detail=f"the cluster does not answer: {error}")
+        except UNANSWERED as error:  # whether the server is well, only the server can tell now
+            return Status(Phase.RUNNING, detail=f"the cluster does not answer: {error}")
         if not found:
             is_pod = self._options.kind == "pod"
             gone = Status(Phase.EXITED, detail="the pod was removed by somebody else")
@@ -162,7 +166,7 @@ class ClusterServer:
         """What the pods wrote; before they wrote anything, what the cluster complains about."""
         try:
             pods = self._pods()
-        except (ApiException, OSError):
+        except UNANSWERED:
             return ""
         written = [self._logs_of(pod.metadata.name, tail) for pod in pods]
         return "\n".join(text for text in written if text)
@@ -172,8 +176,8 @@ class ClusterServer:
             response = self._cluster.core.read_namespaced_pod_log(
                 pod, self._namespace, tail_lines=tail, _preload_content=False
             )
-        except ApiException:
-            return ""  # its container has not been made yet
+        except UNANSWERED:
+            return ""  # its container has not been made yet, or the cluster does not answer
         text: str = response.data.decode(errors="replace")
         response.release_conn()
         return text.rstrip("\n")

@@ -66,7 +66,10 @@ class Server(Protocol):
     @property
     def base_url(self) -> str: ...
 
-    def status(self) -> Status: ...
+    def status(self) -> Status:
+        """Whether it lives. Where whatever runs it does not answer: `Phase.RUNNING`, and that as the detail,
+        as a server may well live without it."""
+        ...
 
     def logs(self, tail: int) -> str:
         """The last lines that it wrote; after `stop`, what is still known of them, which may be nothing."""

@@ -9,6 +9,7 @@ from envtorch.client import EnvClient
 from envtorch.client.client_options import Recovery
 from envtorch.errors import ConfigurationError, EnvTorchError
 from envtorch.pool import AsyncEnvPool, EnvPool
+from envtorch.pool.leases import OUTAGE_S
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.protocol.arguments import shown
 from envtorch.providers.provider_base import Provider
@@ -92,7 +93,7 @@ class PoolPlaces:
         self.pool = pool
 
     async def open(self, number: int, attempt: int, lost_at: Sequence[str]) -> RolloutClient:
-        lease = self.pool.session()
+        lease = self.pool.session(outage_s=OUTAGE_S)
         return PooledClient(await lease.__aenter__(), lease)
 
     def avoid(self, address: str) -> None: ...  # the pool sees to it

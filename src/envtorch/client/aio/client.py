@@ -177,14 +177,15 @@ class AsyncFactory(Generic[ActT, ObsT, StateT]):
     """Makes the async twins of one client class."""
 
     def __init__(self, client: "type[EnvClient[ActT, ObsT, StateT]]") -> None:
-        self._client = client
+        self.client = client
+        """The class whose twins these are."""
 
     def __call__(
         self, base_url: str, *, provider: Owner | None = None, **options: Unpack[GivenOptions]
     ) -> AsyncEnvClient[ActT, ObsT, StateT]:
         """An async client of the server at `base_url`."""
         # The blocking client connects on first use; this one is never used, except to translate.
-        twin = self._client(base_url, **options)
+        twin = self.client(base_url, **options)
         return AsyncEnvClient(twin._options, twin, provider=provider)
 
     async def from_docker_image(
@@ -203,10 +204,10 @@ class AsyncFactory(Generic[ActT, ObsT, StateT]):
 
     def local(self, environment: EnvironmentSource | None = None) -> AsyncEnvClient[ActT, ObsT, StateT]:
         """An async client of an environment in this process."""
-        twin = self._client("local://")
-        codec = self._client._codec_of_class()
+        twin = self.client("local://")
+        codec = self.client._codec_of_class()
         client = AsyncEnvClient(twin._options, twin)
-        client._make_host = host_maker(environment, self._client.environment, codec)
+        client._make_host = host_maker(environment, self.client.environment, codec)
         return client
 
     def vector(
@@ -221,5 +222,5 @@ class AsyncFactory(Generic[ActT, ObsT, StateT]):
         from envtorch.client.aio.vector import AsyncVectorEnv
 
         return AsyncVectorEnv(
-            self._client(base_url, **options), base_url, count, autoreset=autoreset, **options
+            self.client(base_url, **options), base_url, count, autoreset=autoreset, **options
         )
