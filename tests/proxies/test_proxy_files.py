@@ -51,7 +51,16 @@ def test_what_cannot_be_configured_is_refused_in_a_sentence(arguments: list[str]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("listen", ["8080", "*:8080", "127.0.0.1:8080", "[::1]:8080", "localhost:8080"])
 def test_the_proxy_accepts_every_file_that_is_printed(kind: str, listen: str, tmp_path: Path) -> None:
-    replicas = ["web-1=127.0.0.1:8001", "b.2=[::1]:8002", "C=localhost:8003"]
+    accepts(kind, ["web-1=127.0.0.1:8001", "b.2=[::1]:8002", "C=localhost:8003"], listen, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_proxy_accepts_a_file_with_many_replicas(kind: str, tmp_path: Path) -> None:
+    many = [f"environment-of-the-fleet-{n}=127.0.0.1:{8001 + n}" for n in range(200)]
+    accepts(kind, many, "127.0.0.1:8080", tmp_path)
+
+
+def accepts(kind: str, replicas: list[str], listen: str, tmp_path: Path) -> None:
     printed = CliRunner().invoke(main, ["proxy-config", kind, *replicas, "--listen", listen])
     assert printed.exit_code == 0, printed.output
     path = tmp_path / "proxy.conf"

@@ -38,7 +38,8 @@ http {
         default "";
 @ROUTES@
     }
-    # Nothing listens at the replica's address any more: it refused the connection.
+    # The connection to the replica failed at once: nothing listens at its address any more. (nginx does not
+    # tell a refusal from an address that this machine has no way to, or from having no port left.)
     map "$upstream_status:$upstream_bytes_sent" $envtorch_gone {
         volatile;
         default "";
@@ -85,28 +86,31 @@ http {
         }
         # Another replica says what became of the session, of a request that was not sent to its own.
         location @unreached {
-            if ($upstream_bytes_sent !~ "^[0-]") {
+            if ($upstream_bytes_sent !~ "(^| )[0-]$") {
                 return 502;
             }
             proxy_pass http://envtorch_any;
         }
 
         # What opens a session: a server that is full or is shutting down answers 503, and the next is asked.
+        # A request that was sent and not answered may have run: it is not sent again.
         location ~ ^/(reset|mcp|ws)$ {
-            if ($envtorch_replica) {
+            if ($envtorch_replica != "") {
                 return 418;
             }
-            proxy_next_upstream error timeout http_503 non_idempotent;
+            proxy_next_upstream http_503 non_idempotent;
+            error_page 418 = @named;
+            error_page 502 504 = @unreached;
             proxy_pass http://envtorch_any;
         }
         location ~ ^/(web|ws/ui|gradio_api) {
-            if ($envtorch_replica) {
+            if ($envtorch_replica != "") {
                 return 418;
             }
             proxy_pass http://envtorch_visitors;
         }
         location / {
-            if ($envtorch_replica) {
+            if ($envtorch_replica != "") {
                 return 418;
             }
             proxy_pass http://envtorch_any;
@@ -114,7 +118,10 @@ http {
     }
 }"""
 
-# A named session's server is looked at by its port alone: while that answers, the session may be there.
+# A named session's server is looked at by its port alone: while that answers, the session may be there. A
+# check that is refused fails at once, and one that is not answered after `inter`: twenty in a row are five
+# seconds, or a minute. (The first check after a start or a reload decides alone.)
+NAMED_CHECK = "check inter 3s fastinter 100ms fall 20 rise 1"
 HAPROXY = """\
 # Made by `envtorch proxy-config haproxy`. Make it anew when replicas come or go, and reload.
 defaults
@@ -136,7 +143,8 @@ frontend envtorch
     http-request set-var(txn.replica) var(txn.key),field(1,~)
     http-request del-header EnvTorch-Replica-Gone
     use_backend envtorch_pages if { path_beg /web /ws/ui /gradio_api }
-    use_backend envtorch_named if { var(txn.replica) -m str @NAMES@ }
+@NAMES@
+    use_backend envtorch_named if is_named
     use_backend envtorch_ready if { nbsrv(envtorch_ready) gt 0 }
     default_backend envtorch_any
 
@@ -156,7 +164,7 @@ backend envtorch_ready
 # Where none would, any server says why, or lets a client wait.
 backend envtorch_any
     balance leastconn
-@NAMED_SERVERS@
+@ANY_SERVERS@
 
 # A page's requests have no session: a cookie keeps a visitor on one replica.
 backend envtorch_pages
@@ -192,9 +200,12 @@ def haproxy_file(upstreams: Sequence[Upstream], listen: str, max_bytes: int) -> 
     """A complete configuration for HAProxy, which has no limit for bodies and needs none."""
     return _filled(
         HAPROXY,
-        NAMES=" ".join(upstream.name for upstream in upstreams),
-        ROUTES="\n".join(_haproxy_rules(upstream) for upstream in upstreams),
-        NAMED_SERVERS=_haproxy_servers(upstreams, "check inter 3s fastinter 500ms fall 3 rise 1"),
+        NAMES="\n".join(
+            f"    acl is_named var(txn.replica) -m str {upstream.name}" for upstream in upstreams
+        ),
+        ROUTES="\n".join([*map(_haproxy_gone, upstreams), *map(_haproxy_route, upstreams)]),
+        NAMED_SERVERS=_haproxy_servers(upstreams, NAMED_CHECK),
+        ANY_SERVERS=_haproxy_servers(upstreams, "check inter 3s fastinter 500ms fall 3 rise 1"),
         READY_SERVERS=_haproxy_servers(upstreams, "check inter 500ms fall 1 rise 1"),
         PAGE_SERVERS="\n".join(
             f"    server {u.name} {u.address} check inter 1s fall 2 rise 1 cookie {u.name}" for u in upstreams
@@ -214,11 +225,15 @@ def _haproxy_servers(upstreams: Sequence[Upstream], checked: str) -> str:
     return "\n".join(f"    server {u.name} {u.address} {checked}" for u in upstreams)
 
 
-def _haproxy_rules(upstream: Upstream) -> str:
-    """A request for a session of this replica goes there; if it is down, with a word that it is."""
+def _haproxy_gone(upstream: Upstream) -> str:
+    """A request for a session of this replica says that it is down, if it is."""
     name = upstream.name
-    is_meant = f"{{ var(txn.replica) -m str {name} }}"
     return (
-        f"    http-request set-header EnvTorch-Replica-Gone {name} if {is_meant} !{{ srv_is_up({name}) }}\n"
-        f"    use-server {name} if {is_meant}"
+        f"    http-request set-header EnvTorch-Replica-Gone {name}"
+        f" if {{ var(txn.replica) -m str {name} }} !{{ srv_is_up({name}) }}"
     )
+
+
+def _haproxy_route(upstream: Upstream) -> str:
+    """A request for a session of this replica goes there, while it is up."""
+    return f"    use-server {upstream.name} if {{ var(txn.replica) -m str {upstream.name} }}"
