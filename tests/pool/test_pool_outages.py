@@ -59,7 +59,7 @@ def test_a_provider_that_cannot_tell_costs_no_replica(echo_server: Running) -> N
 
 
 def test_a_replica_that_cannot_be_watched_is_replaced(echo_server: Running) -> None:
-    urls = iter(["http://[not an address"])
+    urls = iter(["http://127.0.0.1:nowhere"])
     with EnvPool(
         EchoEnv, lambda: Borrowed(next(urls, echo_server.url), []), replicas=1, check_every_s=0.01
     ) as pool:
