@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from envtorch import Action, EnvSpec, Observation, State, StepResult
 from envtorch.errors import EnvironmentFailed, InvalidAction, ProtocolError
 from envtorch.protocol.codec import Codec
+from envtorch.protocol.columns import rows_of
 from envtorch.protocol.encoding import encode_observation, encode_value
-from envtorch.protocol.formats import MSGPACK
+from envtorch.protocol.formats import JSON, MSGPACK, Format
 from envtorch.protocol.mcp_result import tool_result
 from envtorch.protocol.wire import Answer, observation_reply
 from envtorch.tools import CallToolObservation
@@ -312,3 +313,83 @@ loading.join()
     frame = MSGPACK.write(np.arange(3.0))
     done = subprocess.run([sys.executable, "-c", program, frame.hex()], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("[0.0, 1.0, 2.0]\n", "")
+
+
+class WiderAction(ModelAction):
+    more: int = 7
+
+
+class OpenAction(Action):
+    model_config = ConfigDict(extra="allow")
+
+    text: str = ""
+
+
+@pytest.mark.parametrize("format", [JSON, MSGPACK])
+class TestActionsOfOneRequest:
+    """Many at once say what each of them says alone."""
+
+    @pytest.mark.parametrize(
+        "actions",
+        [
+            [WiderAction(text="a"), WiderAction(text="b", more=8)],
+            [ModelAction(text="a"), WiderAction(text="b")],
+            [{"text": "a"}, {"text": "b"}],
+        ],
+    )
+    def test_fields_of_subclasses_travel(self, format: Format, actions: list[Any]) -> None:
+        codec: Codec[Any, Any, Any] = Codec(EnvSpec(ModelAction, ModelObservation, ModelState))
+        self.require_same(codec, actions, format)
+
+    def test_fields_that_no_class_knows_travel(self, format: Format) -> None:
+        codec: Codec[Any, Any, Any] = Codec(EnvSpec(OpenAction, ModelObservation, ModelState))
+        self.require_same(
+            codec, [OpenAction.model_validate({"text": "a", "extra": 1}), OpenAction(text="b")], format
+        )
+
+    def require_same(self, codec: Codec[Any, Any, Any], actions: list[Any], format: Format) -> None:
+        alone = [format.read(codec.encode_action(action, format)) for action in actions]
+        together = codec.encode_actions(actions, format)
+        columns = codec.encode_columns(actions, format)
+        assert together is None or format.read(together) == alone
+        assert columns is None or rows_of(format.read(columns)) == alone
+
+
+class Renamed(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
+    value: int = Field(1, alias="VALUE")
+
+
+def test_a_model_has_the_same_names_in_both_formats() -> None:
+    observation = ModelObservation(data={"inside": Renamed()})
+    for format in (JSON, MSGPACK):
+        assert format.read(encode_value({"inside": Renamed()}, format)) == {"inside": {"value": 1}}
+        encoded = encode_observation(observation, format).observation
+        assert format.read(encoded)["data"] == {"inside": {"value": 1}}
+
+
+class Tensor:
+    """As of a library without a buffer that others may read."""
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = values
+
+    def tolist(self) -> list[float]:
+        return self._values
+
+    def item(self) -> float:
+        (value,) = self._values
+        return value
+
+
+@pytest.mark.parametrize("values", [[5.0], [1.0, 2.0]])
+def test_a_tensor_is_a_list_in_both_formats(values: list[float]) -> None:
+    for format in (JSON, MSGPACK):
+        assert format.read(encode_value({"tensor": Tensor(values)}, format)) == {"tensor": values}
+
+
+def test_an_array_of_records_is_a_list_in_both_formats() -> None:
+    records = np.array([(1, 2.5), (3, 4.5)], dtype=[("x", "i4"), ("y", "f4")])
+    for format in (JSON, MSGPACK):
+        assert format.read(encode_value({"records": records}, format)) == {"records": [[1, 2.5], [3, 4.5]]}

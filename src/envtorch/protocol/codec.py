@@ -109,8 +109,8 @@ class Codec(Generic[ActT, ObsT, StateT]):
         if format is not JSON:
             columns = self._columns_of(actions)
             return encode(rows_of(columns), format, blame=InvalidAction) if columns else None
-        if not self.encodes_lists:
-            return None
+        if set(map(type, actions)) != {self.spec.action} or not self.encodes_lists:
+            return None  # of a subclass, only the fields of the class would be written
         try:
             return self._actions.serializer.to_json(actions, fallback=fallback, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:

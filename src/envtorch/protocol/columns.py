@@ -154,6 +154,7 @@ def _find_table(kind: type) -> Table | None:
         or own.computed_fields
         or any(_is_special(field) for field in kind.model_fields.values())
         or not _HARMLESS.issuperset(kind.model_config)
+        or kind.model_config.get("extra") == "allow"  # values may have fields that the class does not know
         or hasattr(kind, "__post_init__")
         or kind.model_post_init is not BaseModel.model_post_init
         or getattr(kind.model_validate, "__func__", None)

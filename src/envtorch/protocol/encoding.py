@@ -135,7 +135,7 @@ def encode(
 
 
 def _to_json(value: object) -> bytes:
-    return _readable(to_json(value, fallback=fallback, inf_nan_mode="null"))
+    return _readable(to_json(value, by_alias=False, fallback=fallback, inf_nan_mode="null"))
 
 
 def _readable(data: bytes) -> bytes:

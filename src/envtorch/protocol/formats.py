@@ -51,14 +51,15 @@ def _plain(value: Any) -> Any:
         return value.model_dump()
     if _is_array(value):
         return _array_out(value)
-    for convert in ("item", "tolist"):  # scalars of array libraries, then whatever else they have
+    for convert in ("tolist", "item"):  # of array libraries, as in JSON
         if hasattr(value, convert):
             return getattr(value, convert)()
     raise Unencodable(f"Unable to serialize unknown type: {type(value)}")
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0
+    """Whether it has a buffer whose dtype one word tells. Records (`V`) have names, and travel as lists."""
+    return hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) > 0 and value.dtype.kind != "V"
 
 
 def _array_out(array: Any) -> msgspec.msgpack.Ext:
