@@ -21,6 +21,8 @@ from typing import Any
 
 CLOUD = Path(tempfile.gettempdir()) / f"fake-daytona-{os.getuid()}"
 KEY = "a key of the fake cloud"
+MARK = "FAKE_DAYTONA_SANDBOX"
+"""The environment variable of everything that runs in a sandbox: its id."""
 
 
 class DaytonaError(Exception): ...
@@ -105,14 +107,12 @@ class Sandbox:
         inside = command.replace("/tmp", f"{self.directory}/tmp").replace("/app", f"{self.directory}/app")
         started = subprocess.Popen(
             ["sh", "-c", inside.replace("8000", str(self.port))],
-            env={"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **self.env},
+            env={"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", MARK: self.id, **self.env},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             text=True,
         )
-        with suppress(FileNotFoundError), (self.directory / "groups").open("a") as groups:
-            groups.write(f"{started.pid}\n")
         said, _ = started.communicate()
         return types.SimpleNamespace(
             result=said.replace(str(self.directory), ""), exit_code=started.returncode
@@ -123,11 +123,21 @@ class Sandbox:
         return types.SimpleNamespace(url=f"http://127.0.0.1:{self.port}", token="signed")
 
     def delete(self) -> None:
-        with suppress(FileNotFoundError):
-            for group in (self.directory / "groups").read_text().split():
+        while processes := self._processes():
+            for process in processes:
                 with suppress(ProcessLookupError):
-                    os.killpg(int(group), signal.SIGKILL)
+                    os.kill(process, signal.SIGKILL)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _processes(self) -> list[int]:
+        """What runs in the sandbox. Their numbers are not kept: others may have them by now."""
+        mark = f"{MARK}={self.id}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+        return found
 
 
 def install() -> None:
