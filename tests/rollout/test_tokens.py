@@ -132,6 +132,15 @@ def test_nothing_stands_behind_the_policys_last_token_of_trimmed_tokens() -> Non
     assert Tokens().given([1, 2]).oldest_version == 0
 
 
+def test_log_probabilities_that_the_policy_did_not_tell_are_none_and_not_zero() -> None:
+    told = Tokens().given([1]).said([2, 3], [-0.5, 0.0])
+    assert told.has_logprobs
+    untold = told.given([4]).said([5], None)
+    assert untold.logprobs == (0.0, -0.5, 0.0, 0.0, None)
+    assert not untold.has_logprobs
+    assert Tokens().given([1]).has_logprobs
+
+
 def scored(*rewards: float | None) -> TrajectoryGroup:
     task = Task({"seed": 1})
     members = [

@@ -27,10 +27,11 @@ pytestmark = pytest.mark.train
 
 
 class Engine:
-    """Presses what is lit, or another button in every second row. It may lose every session once."""
+    """Presses what is lit. It may lose every session once, and keep its log-probabilities to itself."""
 
-    def __init__(self, server: Running | None = None) -> None:
+    def __init__(self, server: Running | None = None, *, has_logprobs: bool = True) -> None:
         self._server = server
+        self._has_logprobs = has_logprobs
 
     async def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
         server, self._server = self._server, None
@@ -40,7 +41,8 @@ class Engine:
         for prompt in asked["prompt_token_ids"]:
             light = LETTERS.text(prompt).removesuffix("<assistant>")[-1]
             ids.append([*LETTERS.encode(f'{{"button": {light}}}'), END])
-        return {"response_ids": ids, "response_logprobs": [[-0.5] * len(one) for one in ids]}
+        logprobs = [[-0.5] * len(one) for one in ids] if self._has_logprobs else None
+        return {"response_ids": ids, "response_logprobs": logprobs}
 
 
 def generate(server: Running, engine: Engine, **options: Any) -> Any:
@@ -78,6 +80,13 @@ def test_a_batch_is_played_in_groups_and_rows_are_aligned() -> None:
             assert {logprob for logprob, said in zip(logprobs, mask, strict=True) if said} == {-0.5}
         assert output["stop_reasons"] == ["done"] * 6
         eventually(lambda: server.sessions.active == 0, "every session is closed")
+
+
+def test_an_engine_that_tells_no_logprobs_gives_the_trainer_none() -> None:
+    with buttons() as server:
+        output = generate(server, Engine(has_logprobs=False))
+    assert output["rewards"] == pytest.approx([1.0] * 6)
+    assert output["rollout_logprobs"] is None
 
 
 def test_a_lost_row_has_no_say_in_training(report: Report) -> None:

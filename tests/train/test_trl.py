@@ -236,6 +236,20 @@ def test_what_the_trainer_is_given_is_what_the_policy_said(server: Running, tmp_
     assert trainer.state.log_history[0]["reward"] == 1.0
 
 
+def test_a_policy_without_logprobs_gives_trl_nan_and_no_certainty(server: Running, tmp_path: Path) -> None:
+    def silent(prompts: Sequence[Prompt]) -> list[Completion]:
+        return [Completion(ids=completion.ids) for completion in right(prompts)]
+
+    options: dict[str, Any] = {"format": LampFormat(), "max_turns": 2, "policy": silent}
+    with TRLRollouts(LampEnv, server.url, tasks=range(8), **options) as rollouts:
+        trainer = grpo(tmp_path, rollouts, max_steps=1)
+        trainer.train()
+        columns = rows_of(rollouts.played, END)
+    assert math.isfinite(trainer.state.log_history[0]["loss"])
+    for logprobs, mask in zip(columns["logprobs"], columns["env_mask"], strict=True):
+        assert [math.isnan(logprob) for logprob in logprobs] == [said == 1 for said in mask]
+
+
 def test_a_lost_rollout_has_no_reward_and_changes_nothing(server: Running, tmp_path: Path) -> None:
     calls = 0
 

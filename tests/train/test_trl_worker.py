@@ -11,8 +11,19 @@ pytest.importorskip("trl", reason="TRL is installed by `make test-train`, in an 
 import torch
 
 from envtorch.errors import ConfigurationError, TimedOut
-from envtorch.rollout import Completion, Ending, Prompt, TransformersTemplate
+from envtorch.rollout import (
+    Completion,
+    Ending,
+    Prompt,
+    Task,
+    Tokens,
+    Trajectory,
+    TrajectoryGroup,
+    TransformersTemplate,
+    TurnRecord,
+)
 from envtorch.train import ModelPolicy, TRLRolloutWorker
+from envtorch.train.trl_worker import samples_of
 from tests.support import PATIENCE_S, Running, eventually
 from tests.train.lamps import LampEnv, LampFormat, lamps, lose
 from tests.train.tiny_models import make_model
@@ -161,3 +172,11 @@ def test_the_asynchronous_worker_tells_how_rollouts_ended(server: Running) -> No
     endings = [told[f"rollout/ending_{ending}"] for ending in Ending]
     assert {each[1] for each in endings if isinstance(each, tuple)} == {4.0}
     assert sum(each[0] for each in endings if isinstance(each, tuple)) == 4.0
+
+
+def test_a_sample_without_logprobs_is_refused_with_what_to_do() -> None:
+    tokens = Tokens().given([1]).said([2], None)
+    turns = (TurnRecord(1.0, 0.0, 0.0),)
+    member = Trajectory(Task({"seed": 1}), 0, Ending.DONE, tokens=tokens, turns=turns)
+    with pytest.raises(ConfigurationError, match="give each Completion of the policy its `logprobs`"):
+        list(samples_of(TrajectoryGroup(member.task, (member,)), 0, scale=False))

@@ -26,10 +26,11 @@ TOKENIZER = make_tokenizer(["light:", *map(str, range(10)), *(f'{{"button":{n}}}
 
 
 class Engine:
-    """Presses what is lit. Before its first completion every session is lost."""
+    """Presses what is lit. It may lose every session once, and keep its log-probabilities to itself."""
 
-    def __init__(self, server: Running | None = None) -> None:
+    def __init__(self, server: Running | None = None, *, has_logprobs: bool = True) -> None:
         self._server = server
+        self._has_logprobs = has_logprobs
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], **_: Any) -> TokenOutput:
         server, self._server = self._server, None
@@ -37,7 +38,8 @@ class Engine:
             await asyncio.to_thread(lose, server)
         light = TOKENIZER.decode(prompt_ids).split()[-2]
         ids = TOKENIZER.convert_tokens_to_ids([f'{{"button":{light}}}', "<end>"])
-        return TokenOutput(token_ids=ids, log_probs=[-0.5, -0.25], stop_reason="completed")
+        logprobs = [-0.5, -0.25] if self._has_logprobs else None
+        return TokenOutput(token_ids=ids, log_probs=logprobs, stop_reason="completed")
 
 
 def play(server: Running, engine: Engine, response_length: int = 64, **options: Any) -> Any:
@@ -83,6 +85,13 @@ def test_ids_mask_and_logprobs_are_the_engines(report: Report) -> None:
         cut = play(server, Engine(), response_length=5)
         assert (len(cut.response_ids), cut.response_mask) == (5, [1, 1, 0, 0, 0])
         eventually(lambda: server.sessions.active == 0, "every session is closed")
+
+
+def test_an_engine_that_tells_no_logprobs_gives_the_trainer_none() -> None:
+    with buttons() as server:
+        output = play(server, Engine(has_logprobs=False))
+    assert output.reward_score == pytest.approx(1.0)
+    assert output.response_logprobs is None
 
 
 def test_a_lost_episode_is_played_again_and_then_raised(report: Report) -> None:

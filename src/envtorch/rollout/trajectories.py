@@ -96,8 +96,8 @@ class Tokens:
     ids: tuple[int, ...] = ()
     mask: tuple[int, ...] = ()
     """1 where the policy produced the token, 0 where the environment or the chat template did."""
-    logprobs: tuple[float, ...] = ()
-    """The policy's own log-probabilities; 0.0 where the mask is 0, or where the policy told none."""
+    logprobs: tuple[float | None, ...] = ()
+    """The policy's own log-probabilities; 0.0 where the mask is 0, and None where the policy told none."""
     versions: tuple[int, ...] = ()
     """The version of the weights that produced the token; 0 where the mask is 0."""
 
@@ -113,6 +113,11 @@ class Tokens:
     def prompt_length(self) -> int:
         """How many tokens stand before the policy's first."""
         return self.mask.index(1) if 1 in self.mask else len(self.mask)
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the policy told the log-probability of every token that it produced."""
+        return None not in self.logprobs
 
     @classmethod
     def joined(cls, parts: "Iterable[Tokens]") -> "Tokens":
@@ -131,10 +136,12 @@ class Tokens:
 
     def said(self, ids: Sequence[int], logprobs: Sequence[float] | None, version: int = 0) -> "Tokens":
         """With tokens that the policy produced."""
-        told = (0.0,) * len(ids) if logprobs is None else tuple(logprobs)
+        told = (None,) * len(ids) if logprobs is None else tuple(logprobs)
         return self._with(ids, 1, told, version)
 
-    def _with(self, ids: Sequence[int], said: int, logprobs: tuple[float, ...], version: int) -> "Tokens":
+    def _with(
+        self, ids: Sequence[int], said: int, logprobs: tuple[float | None, ...], version: int
+    ) -> "Tokens":
         count = len(ids)
         return Tokens(
             self.ids + tuple(ids),

@@ -137,6 +137,7 @@ def _output(batch: GeneratorInput, played: Sequence[tuple[Trajectory, float]]) -
         responses.append(list(said.ids) or [0])  # a row has at least one token
         masks.append(list(said.mask) if is_scored else [0] * max(1, len(said)))
         logprobs.append(list(said.logprobs) or [0.0])
+    has_logprobs = all(trajectory.tokens.has_logprobs for trajectory, _ in played)
     scored = [reward for trajectory, reward in played if trajectory.reward is not None]
     return GeneratorOutput(
         prompt_token_ids=prompts,
@@ -149,7 +150,7 @@ def _output(batch: GeneratorInput, played: Sequence[tuple[Trajectory, float]]) -
             "envtorch/not_scored": float(len(played) - len(scored)),
             "envtorch/turns": statistics.fmean(len(one.turns) for one, _ in played),
         },
-        rollout_logprobs=logprobs,
+        rollout_logprobs=logprobs if has_logprobs else None,
         trajectory_ids=batch.get("trajectory_ids"),
     )
 

@@ -1,6 +1,7 @@
 """TRL's `GRPOTrainer` on rollouts: its `rollout_func`, its reward function, and its dataset."""
 
 import itertools
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,7 +64,8 @@ class TRLRollouts:
         """`options` are those of `Rollouts`; a wrong one is refused here, and not in the first batch.
 
         tasks: what is played; `dataset` has a row for each.
-        policy: completes prompts in place of the trainer's own model.
+        policy: completes prompts in place of the trainer's own model. Where its completions have no
+            `logprobs`, TRL takes what was sampled for the distribution of the model that it trains.
         template: by default the chat template of the trainer's tokenizer, or TRL's own version of it where it
             rewrites earlier turns, as Qwen3's does.
         """
@@ -212,7 +214,10 @@ def runs_of(prompts: Sequence[str], count: int) -> Iterator[tuple[int, int]]:
 
 
 def rows_of(played: Sequence[Trajectory], eos: int) -> dict[str, list[Any]]:
-    """Rollouts as TRL's columns. TRL needs a token in each row: a masked one stands where there is none."""
+    """Rollouts as TRL's columns. TRL needs a token in each row: a masked one stands where there is none.
+
+    A log-probability that the policy did not tell is NaN, for which TRL corrects nothing.
+    """
     columns: dict[str, list[Any]] = {
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "env_reward")
     }
@@ -223,7 +228,8 @@ def rows_of(played: Sequence[Trajectory], eos: int) -> dict[str, list[Any]]:
         is_trained = bool(said.ids) and trajectory.reward is not None
         columns["prompt_ids"].append(list(tokens.ids[:start]) or [eos])
         columns["completion_ids"].append(list(said.ids) if is_trained else [eos])
-        columns["logprobs"].append(list(said.logprobs) if is_trained else [0.0])
+        told = [math.nan if logprob is None else logprob for logprob in said.logprobs]
+        columns["logprobs"].append(told if is_trained else [0.0])
         columns["env_mask"].append(list(said.mask) if is_trained else [0])
         columns["env_reward"].append(trajectory.reward)
     return columns

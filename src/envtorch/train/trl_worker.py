@@ -230,6 +230,11 @@ def samples_of(group: TrajectoryGroup, number: int, *, scale: bool) -> Iterator[
         tokens = member.tokens.trimmed()
         if advantage is None or not tokens.ids:
             continue
+        if not tokens.has_logprobs:
+            raise ConfigurationError(
+                "AsyncGRPOTrainer needs the log-probability of every token that was said: give each "
+                "Completion of the policy its `logprobs`, as ModelPolicy does"
+            )
         assert member.reward is not None
         yield RolloutSample(
             prompt=list(member.messages[:1]),

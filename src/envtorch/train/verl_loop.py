@@ -90,7 +90,7 @@ class EnvTorchLoop(AgentLoopBase):
             prompt_ids=list(tokens.ids[: tokens.prompt_length]),
             response_ids=list(said.ids[:most]),
             response_mask=list(said.mask[:most]),
-            response_logprobs=list(said.logprobs[:most]),
+            response_logprobs=list(said.logprobs[:most]) if said.has_logprobs else None,
             reward_score=trajectory.reward,
             num_turns=len(trajectory.messages),
             metrics=AgentLoopMetrics(
