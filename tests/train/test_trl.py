@@ -128,6 +128,36 @@ def test_a_local_model_tells_the_probability_of_what_it_drew_from_prompts_of_any
         assert len(completion.ids) == 6 or completion.ids[-1] == END
 
 
+@pytest.mark.parametrize("others", [{}, {"pad_token_id": END}])
+def test_nothing_that_follows_any_end_of_a_turn_counts_as_said(others: dict[str, Any]) -> None:
+    ends = [END, *TOKENIZER.convert_tokens_to_ids(["lamp0", "press0"])]
+    policy = ModelPolicy(
+        make_model(TOKENIZER),
+        TOKENIZER,
+        max_new_tokens=8,
+        generation={"eos_token_id": ends, "suppress_tokens": [TOKENIZER.pad_token_id], **others},
+    )
+    completions = policy([prompt("user")] * 32)
+    assert {completion.ids[-1] for completion in completions} >= set(ends)
+    for completion in completions:
+        assert not set(ends).intersection(completion.ids[:-1])
+        assert TOKENIZER.pad_token_id not in completion.ids
+        assert completion.logprobs is not None
+        assert len(completion.logprobs) == len(completion.ids)
+        assert all(map(math.isfinite, completion.logprobs))
+
+
+@pytest.mark.parametrize("option", ["stop_strings", "stopping_criteria"])
+def test_a_local_model_refuses_ends_that_look_like_padding(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option}.*eos_token_id"):
+        ModelPolicy(make_model(TOKENIZER), TOKENIZER, generation={option: ["</answer>"]})
+
+
+def test_a_local_model_refuses_to_generate_without_an_end_of_a_turn() -> None:
+    with pytest.raises(ConfigurationError, match="nothing ends a turn"):
+        ModelPolicy(make_model(TOKENIZER), TOKENIZER, generation={"eos_token_id": None})
+
+
 def test_a_local_model_is_left_in_the_mode_it_was_in() -> None:
     model = make_model(TOKENIZER).train()
     ModelPolicy(model, TOKENIZER, max_new_tokens=1)([prompt("user")])

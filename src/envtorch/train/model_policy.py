@@ -15,6 +15,9 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["ModelPolicy"]
 
+ENDS_BY_OTHER_MEANS = {"stop_strings", "stopping_criteria"}
+"""Options of `generate` that end a row of a batch at any token."""
+
 
 class ModelPolicy:
     """Completes a batch of prompts with one `generate` of a causal language model.
@@ -37,17 +40,25 @@ class ModelPolicy:
         temperature: float = 1.0,
         generation: Mapping[str, Any] | None = None,
     ) -> None:
-        """`generation` has further options of `model.generate`, such as `top_p`."""
+        """`generation` has further options of `model.generate`, such as `top_p`.
+
+        The tokenizer's `eos_token` ends a turn, or each token of `generation["eos_token_id"]`. Give it where
+        the chat template ends turns with another token: `{"eos_token_id": [1, 106]}`.
+        """
         if max_new_tokens < 1 or temperature <= 0:
             raise ConfigurationError("max_new_tokens is at least 1, and the temperature above 0")
-        if tokenizer.eos_token_id is None:
-            raise ConfigurationError("the tokenizer has no eos_token: there is nothing that ends a turn")
+        options = {"eos_token_id": tokenizer.eos_token_id, **(generation or {})}
+        self._ends = _ends(options["eos_token_id"])
+        if other := sorted(ENDS_BY_OTHER_MEANS.intersection(options)):
+            raise ConfigurationError(
+                f"{' and '.join(other)}: what these end cannot be told from padding; give the tokens that end "
+                "a turn as eos_token_id"
+            )
         self.model = model
         self.lock = threading.Lock()
         """Held while the model generates. Hold it to replace the weights."""
         pad = tokenizer.pad_token_id
-        self._pad: int = tokenizer.eos_token_id if pad is None else pad
-        self._end: int = tokenizer.eos_token_id
+        self._pad: int = min(self._ends) if pad is None else pad
         self._options = {
             "do_sample": True,
             "temperature": temperature,
@@ -55,8 +66,7 @@ class ModelPolicy:
             "top_p": 1.0,
             "max_new_tokens": max_new_tokens,
             "pad_token_id": self._pad,
-            "eos_token_id": self._end,
-            **(generation or {}),
+            **options,
         }
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Completion]:
@@ -95,4 +105,14 @@ class ModelPolicy:
 
     def _length(self, ids: list[int]) -> int:
         """How many were sampled: up to the end of the turn, if it was reached. The rest is padding."""
-        return ids.index(self._end) + 1 if self._end in ids else len(ids)
+        return next((place for place, id in enumerate(ids, start=1) if id in self._ends), len(ids))
+
+
+def _ends(eos: Any) -> frozenset[int]:
+    """The tokens that end a turn, from one id or several."""
+    ends = frozenset([eos] if isinstance(eos, int) else eos or ())
+    if not ends:
+        raise ConfigurationError(
+            "nothing ends a turn: the tokenizer has no eos_token; give generation={'eos_token_id': ...}"
+        )
+    return ends
