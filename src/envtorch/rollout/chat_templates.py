@@ -32,20 +32,22 @@ class TransformersTemplate:
     others follow: then no prompt continues the one before it.
     """
 
+    _SAID = "b"
     _STAND_IN: Sequence[ChatMessage] = (
         {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "b"},
+        {"role": "assistant", "content": _SAID},
     )
 
     def __init__(self, tokenizer: Any, *, end_of_turn: int | None = None, **options: Any) -> None:
-        """`end_of_turn` is the token that ends a turn of the policy; the tokenizer's `eos_token` by default.
-        `options` are variables of the template."""
+        """`end_of_turn` is the token that the template writes at the end of a turn of the policy. By default
+        it is the tokenizer's `eos_token`, or the first special token that the template writes after such a
+        turn. `options` are variables of the template."""
         self._tokenizer = tokenizer
         self._options = options
-        self._end = tokenizer.eos_token_id if end_of_turn is None else end_of_turn
         self._stand_in = self._render(self._STAND_IN)
-        ends = [place for place, id in enumerate(self._stand_in) if id == self._end]
-        self._after_turn = self._stand_in[ends[-1] + 1 :] if ends else []
+        end = self._place_of_end(end_of_turn)
+        self._end = None if end is None else self._stand_in[end]
+        self._after_turn = [] if end is None else self._stand_in[end + 1 :]
         """What the template puts between the end of a turn and the next message, such as a new line."""
 
     def begin(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Sequence[int]:
@@ -59,12 +61,36 @@ class TransformersTemplate:
                 "this chat template changes earlier messages when others follow; use one that only appends"
             )
         was_cut = self._end is not None and (not said or said[-1] != self._end)
-        end = [self._end] if was_cut and self._end in self._stand_in else []
+        end = [self._end] if was_cut else []
         return [*end, *self._after_turn, *whole[len(self._stand_in) :]]
 
     def text(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def _place_of_end(self, end_of_turn: int | None) -> int | None:
+        """Where the policy's turn ends in the stand-in; None when the template writes nothing after it."""
+        places = [
+            place
+            for place in range(len(self._stand_in))
+            if self._SAID not in self.text(self._stand_in[place + 1 :])
+        ]
+        wanted = self._tokenizer.eos_token_id if end_of_turn is None else end_of_turn
+        if found := [place for place in places if self._stand_in[place] == wanted]:
+            return found[-1]
+        text = self.text(self._stand_in)
+        if end_of_turn is None and self._SAID in text:
+            added = self._tokenizer.added_tokens_decoder
+            special = {id for id, token in added.items() if token.special}
+            if found := [place for place in places if self._stand_in[place] in special]:
+                return found[0]
+            if text.endswith(self._SAID):
+                return None
+        raise ConfigurationError(
+            f"the end of a turn is not known: this chat template does not write the token {wanted} after a "
+            f"turn of the assistant. It ends a conversation with the tokens {self._stand_in[-4:]}: give the "
+            "one that ends a turn, TransformersTemplate(tokenizer, end_of_turn=...)"
+        )
 
     def _render(self, messages: Sequence[ChatMessage], **options: Any) -> list[int]:
         ids: list[int] = self._tokenizer.apply_chat_template(

@@ -51,8 +51,8 @@ class ModelPolicy:
         self._ends = _ends(options["eos_token_id"])
         if other := sorted(ENDS_BY_OTHER_MEANS.intersection(options)):
             raise ConfigurationError(
-                f"{' and '.join(other)}: what these end cannot be told from padding; give the tokens that end "
-                "a turn as eos_token_id"
+                f"{' and '.join(other)}: turns ended so cannot be told from padding; give the tokens "
+                "that end a turn as eos_token_id"
             )
         self.model = model
         self.lock = threading.Lock()
