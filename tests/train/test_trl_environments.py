@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from datasets import Dataset
 from transformers.utils import get_json_schema
 from trl import GRPOTrainer
 
+from envtorch.errors import Unauthorized
 from envtorch.train import TRLEnvironments
 from tests.support import Running, eventually
 from tests.train.conftest import Report
@@ -114,6 +116,41 @@ def test_a_lost_session_has_no_reward_through_the_factory(server: Running) -> No
         assert failed.get_reward() is None
         assert played.reset(seed=1)
         assert played.get_reward() == 0.0
+
+
+class Expiring(LampEnv):
+    """A client whose token has expired after the reset."""
+
+    def step(self, action: Any, **options: Any) -> Any:
+        raise Unauthorized("this token has expired")
+
+
+def test_an_error_that_is_no_ending_of_an_episode_is_raised_and_not_scored(server: Running) -> None:
+    with TRLEnvironments(Expiring, server.url) as environments:
+        played = environments()
+        played.reset(seed=1)
+        for _ in range(2):
+            with pytest.raises(Unauthorized, match="expired"):
+                played.press(button=0)  # TRL tells the model, and nobody else
+        with pytest.raises(Unauthorized, match="expired"):
+            played.get_reward()
+        played.reset(seed=1)
+        assert played.get_reward() == 0.0
+
+
+def test_copies_that_a_smaller_group_leaves_are_no_beginning_of_the_next_one(server: Running) -> None:
+    before = Lamp.resets
+    with TRLEnvironments(LampEnv, server.url, group_size=4) as environments:
+        group = [environments() for _ in range(4)]
+        evaluated = [one.reset(prompt=prompt) for one, prompt in zip(group, "xxyy", strict=True)]
+        assert evaluated[:2] == evaluated[:1] * 2
+        assert evaluated[2:] == evaluated[2:3] * 2
+        assert Lamp.resets == before + 2
+        trained = [one.reset(prompt="y") for one in group]
+        assert trained == trained[:1] * 4
+        assert Lamp.resets == before + 3
+        eventually(lambda: len(server.sessions.all()) == 4, "no copy is left open")
+    eventually(lambda: not server.sessions.all(), "every session is closed")
 
 
 def test_a_reset_that_finds_no_server_is_a_lost_rollout() -> None:

@@ -65,6 +65,8 @@ class TRLEnvironments:
         self._lock = threading.Lock()
         self._ahead: list[_Start] = []
         """Copies of the last beginning, for the rest of its group."""
+        self._begun: set[_Played] = set()
+        """The environments that were reset for this batch."""
         self._made: list[_Played] = []
         self._class = self._make_class()
 
@@ -78,9 +80,7 @@ class TRLEnvironments:
         """End all sessions."""
         for environment in self._made:
             environment._close()
-        for start in self._ahead:
-            _close_quietly(start.session)
-        self._ahead.clear()
+        self._drop_ahead()
 
     def __enter__(self) -> Self:
         return self
@@ -103,17 +103,25 @@ class TRLEnvironments:
                 return session.list_tools()
         return [_tool_of(_action_class(self._client))]
 
-    def _start(self, options: dict[str, Any]) -> "_Start":
-        """A session after its reset: a copy that was made for this group, or a new one."""
+    def _start(self, by: "_Played", row: dict[str, Any]) -> "_Start":
+        """A session after its reset: a copy that was made for this group, or a new one.
+
+        A group is over when the row differs, and when `by` is reset again: that is another batch. One of an
+        evaluation may be smaller than `group_size`.
+        """
+        options = {name: value for name, value in row.items() if name not in NOT_FOR_RESET}
+        group = {**options, "prompt": row.get("prompt")}
         with self._lock:
-            while self._ahead:
-                start = self._ahead.pop()
-                if start.options == options:
-                    return start
-                _close_quietly(start.session)
+            if by in self._begun:
+                self._begun.clear()
+                self._drop_ahead()
+            self._begun.add(by)
+            if self._ahead and self._ahead[-1].group == group:
+                return self._ahead.pop()
+            self._drop_ahead()
             for attempt in range(self._attempts):
                 try:
-                    return self._reset(options)
+                    return self._reset(options, group)
                 except EnvTorchError as error:
                     ending = ending_of(error, {}, has_acted=False)
                     if ending is not Ending.LOST:
@@ -122,7 +130,12 @@ class TRLEnvironments:
                     lost = error
         raise lost
 
-    def _reset(self, options: dict[str, Any]) -> "_Start":
+    def _drop_ahead(self) -> None:
+        for start in self._ahead:
+            _close_quietly(start.session)
+        self._ahead.clear()
+
+    def _reset(self, options: dict[str, Any], group: dict[str, Any]) -> "_Start":
         session = self._client(self._where, **self._client_options)
         try:
             result = session.reset(**options)
@@ -130,8 +143,8 @@ class TRLEnvironments:
         except BaseException:
             _close_quietly(session)
             raise
-        self._ahead = [_Start(copy, result, options) for copy in copies]
-        return _Start(session, result, options)
+        self._ahead = [_Start(copy, result, group) for copy in copies]
+        return _Start(session, result, group)
 
     def _fork(self, session: Any) -> Sequence[Any]:
         if self._group_size == 1 or not self._can_fork:
@@ -149,10 +162,11 @@ class TRLEnvironments:
 class _Start:
     """A session that has been reset and not stepped."""
 
-    def __init__(self, session: Any, result: StepResult[Any], options: dict[str, Any]) -> None:
+    def __init__(self, session: Any, result: StepResult[Any], group: dict[str, Any]) -> None:
         self.session = session
         self.result = result
-        self.options = options
+        self.group = group
+        """What the rows of its group have in common."""
 
 
 class _Played:
@@ -164,14 +178,15 @@ class _Played:
         self._reward = 0.0
         self._is_over = False
         self._ending: Ending | None = None
+        self._error: EnvTorchError | None = None
+        """What went wrong that is no ending of an episode, such as a token that has expired."""
 
     def reset(self, **row: Any) -> str:
         """Begin an episode; its first observation."""
         self._close()
-        self._reward, self._is_over, self._ending = 0.0, False, None
-        options = {name: value for name, value in row.items() if name not in NOT_FOR_RESET}
+        self._reward, self._is_over, self._ending, self._error = 0.0, False, None, None
         try:
-            start = self._source._start(options)
+            start = self._source._start(self, row)
         except EnvTorchError as error:
             self._ending = ending_of(error, {}, has_acted=False)
             if self._ending is not Ending.LOST:
@@ -181,10 +196,18 @@ class _Played:
         return observation_text(start.result.observation)
 
     def get_reward(self) -> float | None:
-        """The sum of the steps' rewards; None if the episode was lost, or the environment raised."""
+        """The sum of the steps' rewards; None if the episode was lost, or the environment raised.
+
+        Raises what a tool has raised that says nothing about the episode: TRL shows a tool's errors to the
+        model alone.
+        """
+        if self._error is not None:
+            raise self._error
         return self._reward if self._ending is None or self._ending.is_scored else None
 
     def _call(self, name: str, arguments: dict[str, Any]) -> str:
+        if self._error is not None:
+            raise self._error
         if self._ending is not None:
             raise RuntimeError(f"the episode has ended: {self._ending}")
         if self._is_over:
@@ -194,6 +217,7 @@ class _Played:
             reward = finite_total([self._reward, reward_in(result) or 0.0])
         except EnvTorchError as error:
             self._ending = ending_of(error, {}, has_acted=True)
+            self._error = error if self._ending is None else None
             raise
         self._reward = reward
         self._is_over = result.done
