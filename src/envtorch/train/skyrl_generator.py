@@ -28,6 +28,7 @@ from envtorch.rollout import (
     TransformersTemplate,
 )
 from envtorch.train.client_classes import GivenClient, client_class
+from envtorch.train.lost_rewards import filled_rewards
 
 try:
     from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
@@ -49,8 +50,8 @@ class SessionGenerator(GeneratorInterface):
     """Plays the batches of SkyRL's trainer: rows of one `instance_id` are a group, with one beginning.
 
     A member that has no reward, because the infrastructure lost it or its environment raised, gets a loss
-    mask of zeros and the mean reward of its group: nothing is learned from it, and the group's baseline is
-    what it would be without it.
+    mask of zeros, so that nothing is learned from it, and a number in place of a reward (`filled_rewards`)
+    that leaves the mean and the deviation of its group as they would be without it.
     """
 
     def __init__(
@@ -107,9 +108,7 @@ class SessionGenerator(GeneratorInterface):
     ) -> list[tuple[int, tuple[Trajectory, float]]]:
         """The trajectories of one group, each with its row and the reward that it trains with."""
         async for group in rollouts.groups([task], size=len(places)):
-            scored = [reward for reward in group.rewards if reward is not None]
-            mean = statistics.fmean(scored) if scored else 0.0
-            rewards = [mean if reward is None else reward for reward in group.rewards]
+            rewards = filled_rewards(group.rewards)
             return list(zip(places, zip(group, rewards, strict=True), strict=True))
         raise AssertionError("a task has a group")
 
