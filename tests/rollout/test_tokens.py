@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -160,6 +161,15 @@ def test_a_lost_member_has_no_advantage_and_is_not_in_the_mean() -> None:
     assert lost is None
     assert first == pytest.approx(1.0, abs=1e-3)
     assert second == pytest.approx(-1.0, abs=1e-3)
+
+
+def test_a_response_that_is_cut_has_the_reward_of_the_turns_that_are_left() -> None:
+    tokens = Tokens().given([1, 2]).said([3, 4], None).given([5]).said([6], None)
+    turns = (TurnRecord(0.25, 0.0, 0.0, 2, 2), TurnRecord(0.5, 0.0, 0.0, 5, 1))
+    played = Trajectory(Task({"seed": 1}), 0, Ending.DONE, tokens=tokens, turns=turns)
+    assert [played.reward_within(count) for count in range(6)] == [0.0, 0.0, 0.25, 0.25, 0.75, 0.75]
+    assert replace(played, score=1.0).reward_within(1) == 1.0
+    assert replace(played, ending=Ending.LOST).reward_within(9) is None
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def test_ids_mask_and_logprobs_are_the_engines(report: Report) -> None:
         assert output.extra_fields["ending"] == "done"
         cut = play(server, Engine(), response_length=5)
         assert (len(cut.response_ids), cut.response_mask) == (5, [1, 1, 0, 0, 0])
+        assert cut.reward_score == pytest.approx(1 / 3), "of the turn that is left"
+        assert (cut.extra_fields["was_cut"], output.extra_fields["was_cut"]) == (True, False)
         eventually(lambda: server.sessions.active == 0, "every session is closed")
 
 

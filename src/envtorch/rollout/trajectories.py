@@ -211,6 +211,15 @@ class Trajectory:
             return None
         return self.score if self.score is not None else sum(turn.reward or 0.0 for turn in self.turns)
 
+    def reward_within(self, count: int) -> float | None:
+        """The reward when only `count` tokens after the prompt are kept: that of the turns that end within
+        them. A `score` is the whole episode's in any case."""
+        if not self.ending.is_scored or self.score is not None:
+            return self.reward
+        end = self.tokens.prompt_length + count
+        kept = [turn for turn in self.turns if turn.prompt_tokens + turn.said_tokens <= end]
+        return sum(turn.reward or 0.0 for turn in kept)
+
     @property
     def cause(self) -> str:
         """The ending, and the class of the error behind it."""

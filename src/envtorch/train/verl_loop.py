@@ -8,8 +8,9 @@
       max_turns: 8
 
 A row of the dataset says `agent_name: envtorch`; its `reset`, or `extra_info["reset"]`, has the options of
-`reset`, and the last message of its `raw_prompt` is the instruction. An episode that the infrastructure loses
-is played again, `attempts` times. Then `run` raises why: verl has no place for a rollout without a reward.
+`reset`, and the last message of its `raw_prompt` is the instruction. A response is cut at `response_length`,
+and has the reward of the turns that are left. An episode that the infrastructure loses is played again,
+`attempts` times. Then `run` raises why: verl has no place for a rollout without a reward.
 """
 
 import asyncio
@@ -91,13 +92,17 @@ class EnvTorchLoop(AgentLoopBase):
             response_ids=list(said.ids[:most]),
             response_mask=list(said.mask[:most]),
             response_logprobs=list(said.logprobs[:most]) if said.has_logprobs else None,
-            reward_score=trajectory.reward,
+            reward_score=trajectory.reward_within(most),
             num_turns=len(trajectory.messages),
             metrics=AgentLoopMetrics(
                 generate_sequences=sum(turn.policy_s for turn in trajectory.turns),
                 tool_calls=sum(turn.step_s for turn in trajectory.turns),
             ),
-            extra_fields={"ending": trajectory.cause, "task": trajectory.task.id},
+            extra_fields={
+                "ending": trajectory.cause,
+                "task": trajectory.task.id,
+                "was_cut": len(said) > most,
+            },
         )
 
 
