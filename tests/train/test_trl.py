@@ -144,7 +144,7 @@ def test_nothing_that_follows_any_end_of_a_turn_counts_as_said(others: dict[str,
         assert TOKENIZER.pad_token_id not in completion.ids
         assert completion.logprobs is not None
         assert len(completion.logprobs) == len(completion.ids)
-        assert all(map(math.isfinite, completion.logprobs))
+        assert all(told is not None and math.isfinite(told) for told in completion.logprobs)
 
 
 @pytest.mark.parametrize("option", ["stop_strings", "stopping_criteria"])

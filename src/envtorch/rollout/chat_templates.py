@@ -60,9 +60,10 @@ class TransformersTemplate:
             raise ConfigurationError(
                 "this chat template changes earlier messages when others follow; use one that only appends"
             )
-        was_cut = self._end is not None and (not said or said[-1] != self._end)
-        end = [self._end] if was_cut else []
-        return [*end, *self._after_turn, *whole[len(self._stand_in) :]]
+        following = [*self._after_turn, *whole[len(self._stand_in) :]]
+        if self._end is None or (said and said[-1] == self._end):
+            return following
+        return [self._end, *following]
 
     def text(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)

@@ -43,8 +43,8 @@ class Completion:
     """May be left out when `ids` are given."""
     ids: Sequence[int] = ()
     """The tokens it produced, the one that ended its turn included."""
-    logprobs: Sequence[float] | None = None
-    """The log-probability of each of `ids`."""
+    logprobs: Sequence[float | None] | None = None
+    """The log-probability of each of `ids`; None for one that is not known."""
     tool_calls: Sequence[ToolCall] = ()
     version: int | None = None
     """The version of the weights that said it; `Rollouts.version` when the policy does not tell."""

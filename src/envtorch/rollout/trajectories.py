@@ -134,7 +134,7 @@ class Tokens:
         """With tokens that the policy did not produce."""
         return self._with(ids, 0, (0.0,) * len(ids), 0)
 
-    def said(self, ids: Sequence[int], logprobs: Sequence[float] | None, version: int = 0) -> "Tokens":
+    def said(self, ids: Sequence[int], logprobs: Sequence[float | None] | None, version: int = 0) -> "Tokens":
         """With tokens that the policy produced."""
         told = (None,) * len(ids) if logprobs is None else tuple(logprobs)
         return self._with(ids, 1, told, version)
