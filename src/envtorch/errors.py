@@ -40,7 +40,7 @@ An error with a code travels: the server sends `code`, the message and the error
 `details`; the client looks the code up in `BY_CODE` and raises the same class. Those without a code
 never cross the wire. A fault of the infrastructure (`CapacityReached`, `Draining`, `SessionElsewhere`,
 `SessionLost`, `InternalError`, `ConnectFailed`, `ProviderFailed`) is never a reward of zero. A step that is
-`TimedOut` or `OutOfResources` is usually the agent's doing.
+`TimedOut` or `OutOfResources` is usually the agent's doing; `TimedOut` says in its details when it is not.
 """
 
 from collections.abc import Mapping
@@ -253,7 +253,9 @@ class TimedOut(EnvTorchError, TimeoutError):
     """No answer came before the deadline. The call may still have taken effect.
 
     `details["usable"]` says whether the session can go on, where the server knows: a call that cannot
-    be stopped takes its session with it.
+    be stopped takes its session with it. Where no server has answered, the client says whether it was
+    `is_connected`, and `is_server_late` when the call had a `timeout_s`, which the server should have kept:
+    such a server is stopped, too busy, or out of reach.
     """
 
     code = "TIMED_OUT"

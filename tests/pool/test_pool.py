@@ -221,9 +221,10 @@ def test_a_step_that_hung_or_ran_out_of_memory_is_the_policys_unless_the_caller_
     assert [type(lost) for lost in again.lost] == [error]
 
 
-def test_a_call_that_timed_out_while_there_was_no_connection_is_the_infrastructures() -> None:
+def test_a_call_that_timed_out_because_of_its_server_is_the_infrastructures() -> None:
     assert is_infrastructure(TimedOut("late", is_connected=False))
-    assert not is_infrastructure(TimedOut("late", is_connected=True))
+    assert is_infrastructure(TimedOut("the server kept no deadline", is_connected=True, is_server_late=True))
+    assert not is_infrastructure(TimedOut("late", is_connected=True, is_server_late=False))
     assert not is_infrastructure(TimedOut("the server's deadline passed", usable=True))
 
 

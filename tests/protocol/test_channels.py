@@ -284,3 +284,14 @@ def test_a_request_that_is_late_names_the_limit_of_its_caller() -> None:
     channels.expire(7.0)
     [late] = channels.arrived()
     assert "step was not answered within 2 s, and in 5 s more" in str(late.error)
+
+
+@pytest.mark.parametrize("timeout_s", [2.0, None])
+def test_a_request_that_is_late_says_whether_the_server_had_a_deadline_to_keep(
+    timeout_s: float | None,
+) -> None:
+    channels = opened(2)
+    channels.each("step", {0: b"{}", 1: b"{}"}, deadline=7.0, limit_s=7.0, timeout_s=timeout_s)
+    channels.expire(7.0)
+    details = [arrived.error.details for arrived in channels.arrived() if arrived.error is not None]
+    assert details == [{"is_connected": True, "is_server_late": timeout_s is not None}] * 2

@@ -107,9 +107,9 @@ class EnvPool(ServerPool[ClientT]):
         """Play an episode for each item, as many at once as there are sessions; outcomes as they come.
 
         Every item has exactly one outcome. An episode that is lost to the infrastructure is played again from
-        its beginning, up to `attempts` times in all; any other error is its outcome. A step that timed out or
-        ran out of memory is the policy's: where it is not, `retry_on=(TimedOut, OutOfResources)` plays those
-        again, too.
+        its beginning, up to `attempts` times in all; any other error is its outcome. A step of which the
+        server says that it timed out or ran out of memory is the policy's: where it is not,
+        `retry_on=(TimedOut, OutOfResources)` plays those again, too.
 
         While the pool has no server and can start none, episodes wait; after `outage_s` of that they fail.
         Left early, `run` waits for the episodes that are being played; those that wait for a session do not

@@ -42,17 +42,20 @@ INFRASTRUCTURE = (
 """Faults that say nothing about the policy: the episode is played again, elsewhere.
 
 `TimedOut` and `OutOfResources` are not among them: an action that hangs or takes too much memory is the
-policy's, and one that is played again until it fits would teach a policy to escape its penalties.
+policy's, and one that is played again until it fits would teach a policy to escape its penalties. See
+`is_infrastructure` for a `TimedOut` that no server has answered.
 """
 
 
 def is_infrastructure(error: BaseException) -> bool:
     """Whether an error is a fault of the servers or the network, and not of what was played.
 
-    A call that timed out is so only while there was no connection to its server.
+    A call that timed out is so only where its server is at fault: there was no connection to it, or it did
+    not keep the call's `timeout_s`. One that works answers `TimedOut` itself.
     """
-    was_cut_off = isinstance(error, TimedOut) and error.details.get("is_connected") is False
-    return was_cut_off or isinstance(error, INFRASTRUCTURE)
+    if isinstance(error, TimedOut):
+        return error.details.get("is_connected") is False or error.details.get("is_server_late") is True
+    return isinstance(error, INFRASTRUCTURE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,7 @@ class ClientChannels:
 
     def expire(self, now: float, *, is_connected: bool = True) -> bytes | None:
         """Give up the requests whose deadline has passed: each of their sessions gets `TimedOut`, whose
-        details say whether there was a connection.
+        details say whether there was a connection, and whether the server has missed a deadline of its own.
 
         A frame that tells the server to cancel them; None when nothing expired, or nothing was sent.
         """
@@ -303,7 +303,7 @@ class ClientChannels:
                 batch.append(self._cancel(number, request.id))
             self._unsent.discard(number)
             if late_details is not None:
-                late = TimedOut(request.late(), **late_details)
+                late = TimedOut(request.late(), **late_details, is_server_late=request.timeout_s is not None)
                 self._arrived.append(Arrived([number], "error", request.id, error=late))
         return self.format.write(batch) if batch else None
 

@@ -40,7 +40,7 @@ def ending_of(error: EnvTorchError, faults: Faults, *, has_acted: bool) -> Endin
     if isinstance(error, InvalidAction) and "wrong_argument" in error.details:
         return None  # such as a timeout that is no number: no policy has chosen it
     if is_infrastructure(error) and not isinstance(error, tuple(faults)):
-        return Ending.LOST  # such as a call that timed out while there was no connection
+        return Ending.LOST  # such as a call that timed out because its server is stopped
     table = {**(_STEP if has_acted else _BEGINNING), **faults}
     found = next((table[kind] for kind in type(error).__mro__ if kind in table), None)
     if found is Ending.POLICY and not has_acted:
