@@ -1,12 +1,13 @@
 """Batches: everybody who waits while the policy is busy is in its next call."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import pytest
 
-from envtorch.rollout import Completion, Prompt
-from envtorch.rollout.completions import Batcher, linger
+from envtorch.rollout import Completion, Prompt, RolloutPolicy
+from envtorch.rollout.completions import BLOCKED_S, Batcher, linger
 
 
 class Gate:
@@ -134,3 +135,25 @@ def test_closing_cancels_those_who_wait() -> None:
             await asked
 
     asyncio.run(scenario())
+
+
+def test_a_policy_that_blocks_the_event_loop_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def generates(prompts: Sequence[Prompt]) -> list[Completion]:
+        time.sleep(1.5 * BLOCKED_S)  # noqa: ASYNC251, as a model does that generates on the loop
+        return [Completion("") for _ in prompts]
+
+    async def awaits(prompts: Sequence[Prompt]) -> list[Completion]:
+        await asyncio.to_thread(time.sleep, 1.5 * BLOCKED_S)
+        return [Completion("") for _ in prompts]
+
+    async def scenario(policy: RolloutPolicy, calls: int) -> list[str]:
+        caplog.clear()
+        batcher = Batcher(policy, calls=1, size=1, linger_s=0)
+        await asyncio.gather(*(ask(batcher, number) for number in range(calls)))
+        await settle()
+        return [record.getMessage() for record in caplog.records]
+
+    [told] = asyncio.run(scenario(generates, 2))
+    assert "the policy blocked the event loop for" in told
+    assert "BlockingRollouts" in told
+    assert asyncio.run(scenario(awaits, 1)) == []

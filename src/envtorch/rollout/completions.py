@@ -1,6 +1,7 @@
 """The policy: prompts in, completions out, many at a time."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ from envtorch.types import Tool
 
 __all__ = ["BatchStatistics", "Batcher", "Completion", "Prompt", "RolloutPolicy", "TokenUsage", "linger"]
 
+logger = logging.getLogger(__name__)
+
+BLOCKED_S = 1.0
+"""A call of the policy that blocks the event loop for so long is warned of."""
 LINGER_SHARE = 0.1
 """How long a call waits for others, as a part of the time that the call before it took."""
 
@@ -98,6 +103,7 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._is_parked = False
         self._last_call_s = 0.0
+        self._has_warned = False
         self.version = 0
         """The version of the weights that complete prompts now."""
         self.players = 0
@@ -180,6 +186,7 @@ class Batcher:
 
     async def _call(self, batch: list[_Waiting]) -> None:
         began = time.perf_counter()
+        asyncio.get_running_loop().call_soon(self._warn_if_blocked, began)
         version = self.version
         try:
             answering = self._policy([waiting.prompt for waiting in batch])
@@ -221,6 +228,18 @@ class Batcher:
             if not waiting.completion.done():
                 told = completion if completion.version is not None else replace(completion, version=version)
                 waiting.completion.set_result(told)
+
+    def _warn_if_blocked(self, began: float) -> None:
+        """Called as soon as the loop goes on after a call of the policy has begun."""
+        blocked_s = time.perf_counter() - began
+        if blocked_s >= BLOCKED_S and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the policy blocked the event loop for %.1f s, and every other rollout with it: write "
+                "`await asyncio.to_thread(generate, prompts)`, or use BlockingRollouts, whose policy is an "
+                "ordinary function",
+                blocked_s,
+            )
 
 
 def _counted(things: Sequence[object], name: str) -> str:

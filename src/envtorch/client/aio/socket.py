@@ -159,8 +159,18 @@ class Connection(asyncio.Protocol):
                             raise self._core.cut(self._lost)
                         await self._change()
             except TimeoutError:
-                raise Late(heard=self._heard != heard) from None
+                await self._read_what_is_there()
+                if not messages:
+                    raise Late(heard=self._heard != heard) from None
         return messages.popleft()
+
+    async def _read_what_is_there(self) -> None:
+        """Let the loop read what has arrived, up to a whole message. A loop that was blocked until after a
+        deadline runs the deadline's timer before it has read everything."""
+        heard = -1
+        while heard != self._heard and not self._core.messages:
+            heard = self._heard
+            await asyncio.sleep(0)
 
     async def close(self, *, politely: bool) -> None:
         try:
