@@ -272,3 +272,24 @@ def test_a_policy_of_an_endpoint_is_pickled_as_it_was_made() -> None:
 def test_what_is_no_actor_is_refused_as_a_policy() -> None:
     with pytest.raises(ConfigurationError, match="has no actor method 'complete'"):
         ActorPolicy(object())
+
+
+WATCHED: list[Running] = []
+SEEN: list[int] = []
+
+
+async def counting(prompts: Sequence[Prompt]) -> list[Completion]:
+    SEEN.append(sum(server.sessions.active for server in WATCHED))
+    return [Completion(f'{{"number": {upwards(prompt)}}}') for prompt in prompts]
+
+
+@pytest.mark.parametrize("concurrency", [3, 8])
+def test_drivers_together_have_no_more_sessions_open_than_concurrency_says(
+    servers: list[Running], concurrency: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.WATCHED", servers)
+    SEEN.clear()
+    options = {"template": None, "concurrency": concurrency, "share": "fork", "policy_calls": 8}
+    groups, _ = play(servers, LocalWorkers(), range(4), counting, **options)
+    assert {t.ending for group in groups for t in group} == {Ending.DONE}
+    assert max(SEEN) <= concurrency

@@ -380,3 +380,38 @@ def test_tasks_are_taken_as_there_is_room(server: Running) -> None:
 
     assert asyncio.run(first_five()) <= 5 + 2
     eventually(lambda: server.sessions.active == 0, "every session is closed")
+
+
+@pytest.mark.parametrize("share", ["fork", "reset"])
+@pytest.mark.parametrize("concurrency", [1, 2, 4, 5, 8])
+def test_no_more_sessions_are_open_than_concurrency_says(
+    server: Running, share: Any, concurrency: int
+) -> None:
+    most = 0
+
+    async def watching(call: int) -> None:
+        nonlocal most
+        most = max(most, server.sessions.active)
+
+    player = Player(upwards, before=watching)
+    groups = play(server, range(2), player, size=4, concurrency=concurrency, share=share, policy_calls=8)
+    assert [t.ending for group in groups for t in group] == [Ending.DONE] * 8
+    assert [[t.member for t in group] for group in groups] == [[0, 1, 2, 3]] * 2
+    assert 1 <= most <= concurrency
+
+
+def test_members_that_wait_for_their_turn_begin_where_the_group_does(server: Running) -> None:
+    """Without a seed every reset has another secret: only a fork has the group's."""
+    [group] = play(server, [{"seed": None}], Player(upwards), size=12, concurrency=3)
+    assert {t.ending for t in group} == {Ending.DONE}
+    assert len({len(t.turns) for t in group}) == 1
+
+
+def test_a_group_that_is_scored_has_to_fit(server: Running) -> None:
+    async def score(candidates: Sequence[Any]) -> list[float]:
+        return [1.0] * len(candidates)
+
+    fitting = play(server, [1], Player(upwards), size=4, concurrency=4, score=score)
+    assert fitting[0].rewards == (1.0,) * 4
+    with pytest.raises(ConfigurationError, match=r"concurrency=4 or more"):
+        play(server, [1], Player(upwards), size=4, concurrency=3, score=score)

@@ -64,7 +64,15 @@ class Again:
         return Completion(ids=self._tokens.ids[begin:end], logprobs=self._tokens.logprobs[begin:end])
 
 
-def grow(server: Running, policy: Any, turns: set[int], *, attempts: int = 3, **options: Any) -> RolloutTree:
+def grow(
+    server: Running,
+    policy: Any,
+    turns: set[int],
+    *,
+    attempts: int = 3,
+    concurrency: int = 40,
+    **options: Any,
+) -> RolloutTree:
     async def run() -> RolloutTree:
         made = Rollouts(
             DialEnv,
@@ -72,7 +80,7 @@ def grow(server: Running, policy: Any, turns: set[int], *, attempts: int = 3, **
             policy,
             template=LETTERS,
             max_turns=5,
-            concurrency=40,
+            concurrency=concurrency,
             attempts=attempts,
             client_options=QUICK,
         )
@@ -180,3 +188,22 @@ def test_a_task_that_cannot_begin_is_one_lost_leaf(server: Running) -> None:
         pass
     (leaf,) = asyncio.run(run(gone.url)).trajectories
     assert (leaf.ending, leaf.reward, len(leaf.lost)) == (Ending.LOST, None, 1)
+
+
+def test_a_tree_has_no_more_sessions_open_than_concurrency_says(server: Running) -> None:
+    most = 0
+
+    async def watching(call: int) -> None:
+        nonlocal most
+        most = max(most, server.sessions.active)
+
+    tree = grow(server, Varied(watching), {0, 1, 2, 3}, width=3, max_leaves=5, concurrency=7)
+    assert tree.root.children
+    assert 3 < most <= 7
+
+
+def test_a_tree_that_does_not_fit_is_refused(server: Running) -> None:
+    with pytest.raises(ConfigurationError, match=r"up to 7 sessions .* give Rollouts concurrency=7 or more"):
+        grow(server, Varied(), {0}, width=3, max_leaves=5, concurrency=6)
+    with pytest.raises(ConfigurationError, match="up to 15 sessions"):
+        grow(server, Varied(), {0}, width=2, max_leaves=8, concurrency=14)

@@ -116,15 +116,18 @@ class Beginning:
         *,
         number: int,
         size: int,
+        room: int,
         timeout_s: float | None,
     ) -> None:
-        """`number` is its order's at these places; `transcribe` makes a transcript of a first result."""
+        """`number` is its order's at these places; `transcribe` makes a transcript of a first result. `room`
+        is how many sessions the order may have open at once."""
         self._task = task
         self._places = places
         self._number = number
         self._transcribe = transcribe
         self._costs = costs
         self._size = size
+        self._room = room
         self._timeout_s = timeout_s
         self._connected = 0
         self._root: RolloutClient | None = None
@@ -139,32 +142,41 @@ class Beginning:
         assert self._transcript is not None
         return self._transcript.copy()
 
+    @property
+    def has_root(self) -> bool:
+        """Whether a session stays at the beginning, beside those that are played."""
+        return self._root is not None
+
     async def open(self, lost_at: list[str]) -> list[RolloutClient]:
-        """The first sessions: one for each rollout when they are forked, else only one; see `copy`."""
+        """The first sessions: one for each rollout that there is room for when they are forked, else only
+        one; see `copy`."""
         client = await self._reset(lost_at)
-        if self._size == 1 or not self._costs.uses_fork(self._task.options):
+        if self._size == 1 or self._room == 1 or not self._costs.uses_fork(self._task.options):
             return [client]
         self._root = client
+        count = min(self._size, self._room - 1)
+        if self._room != self._size:
+            copies = await self._forked(count, lost_at)
+            if copies:
+                return copies
+            count -= 1  # one session less will do, if the root is played as well
+        copies = await self._forked(count, lost_at) if count and self._costs.can_fork else []
+        return [*copies, self._give_root()]
+
+    async def _forked(self, count: int, lost_at: list[str]) -> list[RolloutClient]:
+        """Copies of the root; none where there is no room for so many, or the environment has none."""
+        assert self._root is not None
         try:
-            return await self._fork(self._size)
+            return await self._fork(count)
         except CapacityReached:
-            pass  # one session less will do, if the root is played as well
+            return []
         except Unsupported:
             self._costs.can_fork = False
-            return [self._give_root()]
+            return []
         except BaseException:
-            lost_at.append(client.base_url)
+            lost_at.append(self._root.base_url)
             await self.close()
             raise
-        try:
-            copies = await self._fork(self._size - 1)
-        except CapacityReached:
-            copies = []
-        except BaseException:
-            lost_at.append(client.base_url)
-            await self.close()
-            raise
-        return [*copies, self._give_root()]
 
     async def copy(self, lost_at: list[str]) -> RolloutClient:
         """One more session at the beginning: a fork, or where its origin is lost, a reset elsewhere.

@@ -98,7 +98,14 @@ class OpenEpisode:
 
         places = AddressPlaces([base_url], client, {"wait_s": 60.0, **(client_options or {})})
         beginning = Beginning(
-            task, places, transcribe, SharingCosts(share), number=0, size=size, timeout_s=reset_timeout_s
+            task,
+            places,
+            transcribe,
+            SharingCosts(share),
+            number=0,
+            size=size,
+            room=size + 1,
+            timeout_s=reset_timeout_s,
         )
         lost_at: list[str] = []
         sessions: list[RolloutClient] = []

@@ -1,7 +1,6 @@
 """Plays groups and trees: the engine behind `Rollouts`, and in each of their drivers."""
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +10,9 @@ from envtorch.errors import EnvTorchError
 from envtorch.rollout.beginnings import Beginning, RolloutClient, SessionPlaces, SharingCosts, close_quietly
 from envtorch.rollout.completions import Batcher, BatchStatistics, RolloutPolicy
 from envtorch.rollout.group_scoring import scored
+from envtorch.rollout.lost_attempts import Lost, pause
 from envtorch.rollout.play_options import PlayOptions
-from envtorch.rollout.rollout_orders import GroupOrder, Lost, RolloutOrder, TreeOrder
+from envtorch.rollout.rollout_orders import GroupOrder, RolloutOrder, TreeOrder
 from envtorch.rollout.rollout_trees import RolloutTree, TreeGrower
 from envtorch.rollout.seats import Seats
 from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup
@@ -20,14 +20,12 @@ from envtorch.rollout.transcripts import Transcript
 from envtorch.rollout.turn_taking import TurnTaker
 from envtorch.types import StepResult
 
-__all__ = ["OrderPlayer", "pause"]
+__all__ = ["OrderPlayer"]
 
 T = TypeVar("T")
 
 LINGER_S = 0.005
 """How long a call of a local model waits at least for rollouts that are in a step."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-"""Between attempts that the infrastructure has lost."""
 
 
 class OrderPlayer:
@@ -72,11 +70,16 @@ class OrderPlayer:
         """The result of an order, played at these places. `lost` are attempts at it before this one."""
         self._started += 1
         if isinstance(order, TreeOrder):
-            return await self._tree(order, self._beginning(order.task, 1, places), lost)
+            return await self._tree(order, self._beginning(order.task, places), lost)
         assert isinstance(order, GroupOrder)
-        return await self._group(order, self._beginning(order.task, order.size, places), lost)
+        size = order.size
+        has_root = size > 1 and self._costs.uses_fork(order.task.options)
+        room = min(size + has_root, self._options.concurrency)
+        beginning = self._beginning(order.task, places, size, room)
+        async with self._seats.take(room):
+            return await self._group(order, beginning, room, lost)
 
-    def _beginning(self, task: Task, size: int, places: SessionPlaces) -> Beginning:
+    def _beginning(self, task: Task, places: SessionPlaces, size: int = 1, room: int = 1) -> Beginning:
         return Beginning(
             task,
             places,
@@ -84,33 +87,34 @@ class OrderPlayer:
             self._costs,
             number=self._started,
             size=size,
+            room=room,
             timeout_s=self._options.reset_timeout_s,
         )
 
     # A group, and its members.
 
-    async def _group(self, order: GroupOrder, beginning: Beginning, lost: Lost) -> TrajectoryGroup:
+    async def _group(self, order: GroupOrder, beginning: Beginning, room: int, lost: Lost) -> TrajectoryGroup:
+        """A group, with at most `room` sessions at once: members that find none wait for their turn."""
         task, size = order.task, order.size
-        has_root = size > 1 and self._costs.uses_fork(task.options)
         opened: list[RolloutClient] = []
         kept: dict[int, RolloutClient] = {}
         lost_at: list[str] = []
-        async with self._seats.take(size + has_root):
-            try:
-                with self._batcher.joined(size) as leave:
-                    opened, lost, failed = await self._open(beginning, lost, lost_at)
-                    if failed is not None:
-                        return order.given_up(lost, failed[1], failed[0])
-                    group = _Group(task, beginning, lost, tuple(lost_at), kept, leave)
-                    clients = [*opened, *(None,) * (size - len(opened))]
-                    members = await _all_of(
-                        [self._member(group, place, client) for place, client in enumerate(clients)]
-                    )
-                if self._options.score is not None:
-                    members = await scored(members, kept, self._options.score)
-            finally:
-                # Members that never started have left theirs open, and those that are scored.
-                await close_quietly(*opened, *kept.values(), beginning)
+        try:
+            with self._batcher.joined(size) as leave:
+                opened, lost, failed = await self._open(beginning, lost, lost_at)
+                if failed is not None:
+                    return order.given_up(lost, failed[1], failed[0])
+                turns = asyncio.Semaphore(room - beginning.has_root)
+                group = _Group(task, beginning, lost, tuple(lost_at), kept, leave, turns)
+                clients = [*opened, *(None,) * (size - len(opened))]
+                members = await _all_of(
+                    [self._member(group, place, client) for place, client in enumerate(clients)]
+                )
+            if self._options.score is not None:
+                members = await scored(members, kept, self._options.score)
+        finally:
+            # Members that never started have left theirs open, and those that are scored.
+            await close_quietly(*opened, *kept.values(), beginning)
         return TrajectoryGroup(task, tuple(members))
 
     async def _tree(self, order: TreeOrder, beginning: Beginning, lost: Lost) -> RolloutTree:
@@ -153,27 +157,38 @@ class OrderPlayer:
         """
         lost, lost_at = group.lost, [*group.lost_at]
         while True:
-            try:
-                try:
-                    client = client or await group.beginning.copy(lost_at)
-                    played = await self._play(client, group.beginning.transcript, place, lost)
-                    if self._options.score is not None and played.ending.is_scored:
-                        group.kept[place], client = client, None
-                except EnvTorchError as error:  # there is no session to play on
-                    ending = self._turns.ending_of(error, has_acted=False)
-                    played = Trajectory(group.task, place, ending, blame=error, lost=lost)
-                is_over = played.ending is not Ending.LOST or len(lost) + 1 >= self._options.attempts
-                if is_over:
-                    group.leave()
-            finally:
-                if client is not None:
-                    lost_at.append(client.base_url)
-                    await close_quietly(client)
-            if is_over:
+            async with group.turns:
+                played = await self._attempt(group, place, client, lost, lost_at)
+            if self._is_over(played, lost):
                 return played
             assert isinstance(played.blame, EnvTorchError)
             lost, client = (*lost, played.blame), None
             await pause(len(lost))
+
+    async def _attempt(
+        self, group: "_Group", place: int, client: RolloutClient | None, lost: Lost, lost_at: list[str]
+    ) -> Trajectory:
+        """One attempt at a member, on this session or another one, which is closed or kept."""
+        try:
+            try:
+                client = client or await group.beginning.copy(lost_at)
+                played = await self._play(client, group.beginning.transcript, place, lost)
+                if self._options.score is not None and played.ending.is_scored:
+                    group.kept[place], client = client, None
+            except EnvTorchError as error:  # there is no session to play on
+                ending = self._turns.ending_of(error, has_acted=False)
+                played = Trajectory(group.task, place, ending, blame=error, lost=lost)
+            if self._is_over(played, lost):
+                group.leave()
+            return played
+        finally:
+            if client is not None:
+                lost_at.append(client.base_url)
+                await close_quietly(client)
+
+    def _is_over(self, played: Trajectory, lost: Lost) -> bool:
+        """Whether this attempt was the last."""
+        return played.ending is not Ending.LOST or len(lost) + 1 >= self._options.attempts
 
     async def _play(self, client: RolloutClient, talk: Transcript, place: int, lost: Lost) -> Trajectory:
         """One attempt, from the beginning to an ending."""
@@ -203,12 +218,8 @@ class _Group:
     """The sessions that are to be scored, by the place of their member."""
     leave: Callable[[], None]
     """Called by a member that asks the policy for nothing more."""
-
-
-async def pause(lost: int) -> None:
-    """Wait before the next attempt, longer with each one that was lost."""
-    longest = min(FIRST_PAUSE_S * 2**lost, LONGEST_PAUSE_S)
-    await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311, it only spreads retries
+    turns: asyncio.Semaphore
+    """Held by a member that has a session, or is opening one."""
 
 
 async def _all_of(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -14,13 +14,12 @@ from envtorch.errors import ConfigurationError, EnvTorchError, ProviderFailed
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.rollout.completions import BatchStatistics, RolloutPolicy
 from envtorch.rollout.driver_places import DriverPlaces, OrderHold
-from envtorch.rollout.order_player import pause
+from envtorch.rollout.lost_attempts import Lost, pause
 from envtorch.rollout.play_options import PlayOptions
 from envtorch.rollout.rollout_orders import (
     Answer,
     Assignment,
     DriverEvent,
-    Lost,
     OrderResult,
     PlaceLeft,
     PlaceMoved,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from envtorch.errors import EnvTorchError
+from envtorch.rollout.lost_attempts import Lost
 from envtorch.rollout.rollout_trees import RolloutTree, TreeNode
 from envtorch.rollout.trajectories import Ending, Task, Trajectory, TrajectoryGroup
 from envtorch.rollout.transcripts import Transcript
@@ -15,7 +16,6 @@ __all__ = [
     "Assignment",
     "DriverEvent",
     "GroupOrder",
-    "Lost",
     "OrderResult",
     "PlaceLeft",
     "PlaceMoved",
@@ -23,9 +23,6 @@ __all__ = [
     "RolloutOrder",
     "TreeOrder",
 ]
-
-Lost = tuple[EnvTorchError, ...]
-"""Why attempts were lost, the first one first."""
 
 
 class RolloutOrder(Protocol):
@@ -36,7 +33,7 @@ class RolloutOrder(Protocol):
 
     @property
     def seats(self) -> int:
-        """How many sessions it opens."""
+        """How many sessions it has open at once, at most."""
 
     def given_up(self, lost: Lost, error: EnvTorchError) -> Any:
         """Its result when every attempt was lost, the last one with this error."""
@@ -51,7 +48,7 @@ class GroupOrder:
 
     @property
     def seats(self) -> int:
-        return self.size
+        return self.size + (self.size > 1)  # the one that stays at the beginning, to be forked
 
     def given_up(self, lost: Lost, error: EnvTorchError, ending: Ending = Ending.LOST) -> TrajectoryGroup:
         members = (Trajectory(self.task, place, ending, blame=error, lost=lost) for place in range(self.size))
@@ -69,7 +66,8 @@ class TreeOrder:
 
     @property
     def seats(self) -> int:
-        return 2 * self.max_leaves
+        forks = (self.max_leaves - 1) // (self.width - 1)
+        return 1 + forks * self.width  # the session at a fork stays there
 
     def given_up(self, lost: Lost, error: EnvTorchError, ending: Ending = Ending.LOST) -> RolloutTree:
         return RolloutTree(self.task, TreeNode(None, over=Over(ending, error), lost=lost))

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 
 from envtorch.errors import EnvTorchError, Unsupported
 from envtorch.rollout.beginnings import RolloutClient, close_quietly
+from envtorch.rollout.lost_attempts import Lost, pause
 from envtorch.rollout.trajectories import ChatMessage, Ending, Task, Tokens, Trajectory, TurnRecord
 from envtorch.rollout.transcripts import Transcript
 from envtorch.rollout.turn_taking import Over, TurnTaker
 
 __all__ = ["RolloutTree", "TreeGrower", "TreeNode"]
-
-Lost = tuple[EnvTorchError, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -176,3 +175,4 @@ class TreeGrower:
                 return node
             assert isinstance(node.over.blame, EnvTorchError)
             lost, client = (*lost, node.over.blame), None
+            await pause(len(lost))

@@ -103,6 +103,7 @@ class Rollouts:
         refuse_no_callable("policy", policy, "an async function from prompts to as many completions")
         places = places_of(where, client, {"wait_s": 60.0, **(client_options or {})}, recover)
         self._concurrency = concurrency
+        self._is_scored = score is not None
         options = PlayOptions(
             format=format if format is not None else default_format(client),
             template=template,
@@ -150,7 +151,8 @@ class Rollouts:
 
         `branch_when` is asked at the beginning and after every turn, with the conversation so far, while
         there may be more leaves. Raises `Unsupported` when the environment cannot be copied, and
-        `ConfigurationError` when `max_leaves` is less than `width`: such a tree could never branch.
+        `ConfigurationError` when `max_leaves` is less than `width`, as such a tree could never branch, or
+        when it may have more sessions open than `concurrency`: its leaves, and one for each fork.
         """
         refuse_no_count("width", width)
         refuse_no_count("max_leaves", max_leaves)
@@ -161,6 +163,12 @@ class Rollouts:
                 "more, and max_leaves at least the width"
             )
         order = TreeOrder(Task.of(task), width, branch_when, max_leaves)
+        if order.seats > self._concurrency:
+            raise ConfigurationError(
+                f"a tree of width {width} with {max_leaves} leaves has up to {order.seats} sessions open at "
+                f"once, and concurrency is {self._concurrency}: give Rollouts concurrency={order.seats} or "
+                "more, or tree a smaller max_leaves"
+            )
         tree: RolloutTree = await self._start(self._play(order))
         return tree
 
@@ -169,11 +177,18 @@ class Rollouts:
     ) -> AsyncGenerator[TrajectoryGroup, None]:
         """Play each task `size` times from the same beginning; groups as they finish.
 
-        Tasks are taken as there is room for them, so `tasks` may be endless. With `record`, each group is
+        Tasks are taken as there is room for them, so `tasks` may be endless. The members of a group that is
+        larger than `concurrency` are played in turns. With `record`, each group is
         written to the file before it is given out, and tasks that are in the file already are left out, as
-        often as they are there. Raises `ConfigurationError` when the file was recorded with other settings.
+        often as they are there. Raises `ConfigurationError` when the file was recorded with other settings,
+        and when a group that is to be scored is larger than `concurrency`: its sessions stay open.
         """
         refuse_no_count("size", size)
+        if self._is_scored and size > self._concurrency:
+            raise ConfigurationError(
+                f"the sessions of a group are open until it is scored: size is {size}, and concurrency is "
+                f"{self._concurrency}. Give Rollouts concurrency={size} or more, or no score"
+            )
         if record is not None and not isinstance(record, TrajectoryFile):
             raise ConfigurationError(
                 f"record is {shown(record)}: give TrajectoryFile(path), which also reads what was recorded"
