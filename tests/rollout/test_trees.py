@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envtorch.errors import ConfigurationError, Unsupported
+from envtorch.errors import ConfigurationError, SessionLost, Unsupported
 from envtorch.rollout import Completion, Ending, Prompt, Rollouts, RolloutTree, Trajectory, TreeNode
 from tests.rollout.dials import END, LETTERS, DialEnv, Player, Riveted, dials, lose, upwards
 from tests.support import Running, eventually
@@ -207,3 +207,29 @@ def test_a_tree_that_does_not_fit_is_refused(server: Running) -> None:
         grow(server, Varied(), {0}, width=3, max_leaves=5, concurrency=6)
     with pytest.raises(ConfigurationError, match="up to 15 sessions"):
         grow(server, Varied(), {0}, width=2, max_leaves=8, concurrency=14)
+
+
+@pytest.mark.parametrize(
+    ("turns", "call"), [({3}, 2), ({0}, 1)], ids=["before it is forked", "after it is forked"]
+)
+def test_a_tree_whose_trunk_is_lost_is_played_again(server: Running, turns: set[int], call: int) -> None:
+    async def losing_all(number: int) -> None:
+        if number == call:
+            for _ in server.sessions.all():
+                await lose(server, 0)
+
+    tree = grow(server, Varied(losing_all), turns, width=2, max_leaves=2)
+    assert [type(error) for error in tree.root.lost] == [SessionLost]
+    assert Ending.LOST not in {leaf.ending for leaf in tree.trajectories}
+    for leaf in tree.trajectories:
+        assert leaf.lost[0] is tree.root.lost[0]
+        assert story(leaf) == story(linear(server, leaf))
+
+
+def test_a_tree_whose_trunk_is_lost_each_time_is_one_lost_leaf(server: Running) -> None:
+    async def losing_all(number: int) -> None:
+        for _ in server.sessions.all():
+            await lose(server, 0)
+
+    (leaf,) = grow(server, Varied(losing_all), {3}, attempts=2, width=2, max_leaves=2).trajectories
+    assert (leaf.ending, leaf.reward, len(leaf.lost)) == (Ending.LOST, None, 1)

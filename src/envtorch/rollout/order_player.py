@@ -118,23 +118,34 @@ class OrderPlayer:
         return TrajectoryGroup(task, tuple(members))
 
     async def _tree(self, order: TreeOrder, beginning: Beginning, lost: Lost) -> RolloutTree:
-        grower = TreeGrower(
+        """A tree, played again from its beginning while the infrastructure loses all of it."""
+        lost_at: list[str] = []
+        async with self._seats.take(order.seats):
+            while True:
+                opened, lost, failed = await self._open(beginning, lost, lost_at)
+                if failed is not None:
+                    return order.given_up(lost, failed[1], failed[0])
+                [trunk] = opened
+                try:
+                    root = await self._grower(order).grow(trunk, beginning.transcript)
+                finally:
+                    lost_at.append(trunk.base_url)
+                    await close_quietly(trunk)
+                root.lost = lost
+                error = root.lost_with
+                if error is None or len(lost) + 1 >= self._options.attempts:
+                    return RolloutTree(order.task, root)
+                lost = (*lost, error)
+                await pause(len(lost))
+
+    def _grower(self, order: TreeOrder) -> TreeGrower:
+        return TreeGrower(
             self._turns,
             width=order.width,
             branch_when=order.branch_when,
             max_leaves=order.max_leaves,
             attempts=self._options.attempts,
         )
-        async with self._seats.take(order.seats):
-            opened, lost, failed = await self._open(beginning, lost, [])
-            if failed is not None:
-                return order.given_up(lost, failed[1], failed[0])
-            try:
-                root = await grower.grow(opened[0], beginning.transcript)
-            finally:
-                await close_quietly(opened[0])
-        root.lost = lost
-        return RolloutTree(order.task, root)
 
     async def _open(
         self, beginning: Beginning, lost: Lost, lost_at: list[str]

@@ -40,6 +40,14 @@ class TreeNode:
         for child in self.children:
             yield from child.leaves
 
+    @property
+    def lost_with(self) -> EnvTorchError | None:
+        """Why none of the episodes that went through this node came to an end; None if one did."""
+        endings = [leaf.over for leaf in self.leaves if leaf.over is not None]
+        error = endings[0].blame
+        is_lost = all(over.ending is Ending.LOST for over in endings)
+        return error if is_lost and isinstance(error, EnvTorchError) else None
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutTree:
