@@ -9,16 +9,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from envtorch.errors import ConfigurationError
+from envtorch.errors import ConfigurationError, SessionLost
 from envtorch.rollout import (
     BlockingRollouts,
     Completion,
+    Ending,
     JSONFormat,
     Prompt,
     Rollouts,
+    RolloutSummary,
     Task,
     Trajectory,
     TrajectoryFile,
+    TrajectoryGroup,
     score_by,
 )
 from envtorch.rubrics import Rubric
@@ -273,3 +276,92 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, t
         TrajectoryFile(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["data.jsonl"]
     assert path.read_text() == text
+
+
+# A file that is read while it is written, or afterwards.
+
+
+def group_of(seed: int, *endings: Ending) -> TrajectoryGroup:
+    task = Task.of(seed)
+    members = [
+        Trajectory(task, place, ending, blame=SessionLost("it is gone") if ending is Ending.LOST else None)
+        for place, ending in enumerate(endings)
+    ]
+    return TrajectoryGroup(task, tuple(members))
+
+
+def test_reading_a_file_shows_what_was_lost_and_changes_nothing(tmp_path: Path) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    file.add(group_of(1, *[Ending.DONE] * 7, Ending.LOST))
+    file.add(group_of(2, Ending.DONE))
+    assert len(file) == 1, "the other one is to be played again"
+    written = file.path.read_bytes()
+    read = TrajectoryFile(file.path)
+    endings = RolloutSummary.of(read).endings
+    assert (endings[Ending.DONE], endings[Ending.LOST]) == (8, 1)
+    assert (len(read), Task.of(1) in read, Task.of(2) in read) == (1, False, True)
+    assert file.path.read_bytes() == written
+
+
+def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    file.add(group_of(1, Ending.DONE))
+    whole = file.path.read_text()
+    file.path.write_text(whole + whole[:40])
+    assert [read.task.id for read in TrajectoryFile(file.path)] == [Task.of(1).id]
+    assert file.path.read_text() == whole + whole[:40]
+    reopened = TrajectoryFile(file.path)
+    reopened.add(group_of(2, Ending.DONE))
+    assert [read.task.id for read in reopened] == [Task.of(1).id, Task.of(2).id]
+
+
+def test_a_file_that_is_opened_while_a_run_writes_loses_no_group(server: Running, tmp_path: Path) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    file.add(group_of(77, Ending.LOST))
+    seen: list[int] = []
+
+    async def run() -> None:
+        async with Rollouts(DialEnv, server.url, Player(scattered), concurrency=2) as rollouts:
+            async for _ in rollouts.groups(TASKS, size=1, record=TrajectoryFile(file.path, mixed=True)):
+                seen.append(len(list(TrajectoryFile(file.path))))
+
+    asyncio.run(run())
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert len(list(TrajectoryFile(file.path))) == len(TASKS)
+
+
+def test_a_second_run_that_records_to_the_same_file_is_refused(server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    TrajectoryFile(path).add(group_of(77, Ending.LOST))
+    waiting = TrajectoryFile(path, mixed=True)
+
+    async def run() -> int:
+        async with Rollouts(DialEnv, server.url, Player(scattered), concurrency=2) as rollouts:
+            first = rollouts.groups(TASKS, size=1, record=TrajectoryFile(path, mixed=True))
+            await anext(first)
+            with pytest.raises(ConfigurationError, match=r"another run adds to .*rollouts.jsonl"):
+                await anext(rollouts.groups(TASKS, size=1, record=waiting))
+            with pytest.raises(ConfigurationError, match="another run adds to"):
+                waiting.add(group_of(78, Ending.DONE))
+            await first.aclose()
+            left = [group async for group in rollouts.groups(TASKS, size=1, record=waiting)]
+            return len(left)
+
+    assert asyncio.run(run()) < len(TASKS), "what the first run has added is not played again"
+    assert len(list(waiting)) == len(waiting) == len(TASKS)
+
+
+def test_one_file_may_be_recorded_to_by_two_loops_of_one_process(server: Running, tmp_path: Path) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+
+    async def run() -> None:
+        async with Rollouts(DialEnv, server.url, Player(scattered), concurrency=2) as rollouts:
+            first = rollouts.groups(TASKS[:3], size=1, record=file)
+            await anext(first)
+            async for _ in rollouts.groups(TASKS[3:], size=1, record=file):
+                pass
+            async for _ in first:
+                pass
+
+    asyncio.run(run())
+    assert len(file) == len(list(TrajectoryFile(file.path))) == len(TASKS)

@@ -202,13 +202,14 @@ class Rollouts:
     async def _recorded(
         self, wanted: Iterable[Task], size: int, record: TrajectoryFile | None
     ) -> AsyncGenerator[TrajectoryGroup, None]:
-        if record is not None:
-            record.belong_to({**self._settings, "size": size})
-            wanted = record.unplayed(wanted)
-        async for group in self._groups(wanted, size):
-            if record is not None:
+        if record is None:
+            async for group in self._groups(wanted, size):
+                yield group
+            return
+        with record.recording({**self._settings, "size": size}):
+            async for group in self._groups(record.unplayed(wanted), size):
                 await asyncio.to_thread(record.add, group)
-            yield group
+                yield group
 
     async def _groups(self, tasks: Iterable[Task], size: int) -> AsyncIterator[TrajectoryGroup]:
         ahead = max(1, -(-self._concurrency // size))

@@ -5,12 +5,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from envtorch import errors
 from envtorch.errors import ConfigurationError
 from envtorch.rollout.blame import NotAnAction
+from envtorch.rollout.record_lock import locked_record
 from envtorch.rollout.record_settings import PlaySettings, refuse_other_settings
 from envtorch.rollout.trajectories import (
     Ending,
@@ -28,8 +30,9 @@ __all__ = ["TrajectoryFile", "row_of"]
 class TrajectoryFile:
     """A file that groups are added to as they finish.
 
-    When the file is opened again, groups that have to be played again are removed: one that was not written
-    to its end, because the writer was killed, and those with a member that the infrastructure lost.
+    Opening and reading it changes nothing. A run that records to it first removes the groups that have to be
+    played again: one that was not written to its end, because the writer was killed, and those with a member
+    that the infrastructure lost. One run at a time may do so.
 
     The file belongs to the settings that it was begun with: they are in each of its rows.
     """
@@ -41,31 +44,38 @@ class TrajectoryFile:
         self._settings: PlaySettings | None = None
         """Those of the groups in the file, or of those to come; None while neither is known."""
         self._finished: Counter[str] = Counter()
-        """How many groups of each task there are, by `_key`."""
-        if self.path.exists():
-            self._recover()
+        """How many groups of each task there are that are not played again, by `_key`."""
+        self._has_unfinished = False
+        """Whether there are groups to be played again."""
+        self._runs = 0
+        """How many runs of this process record to it by this object."""
+        self._held = ExitStack()
+        """The lock, while a run records."""
+        self._count()
 
-    def belong_to(self, settings: PlaySettings) -> None:
-        """Add groups of these settings from now on.
+    @contextmanager
+    def recording(self, settings: PlaySettings) -> Iterator[None]:
+        """Hold the file for a run that adds groups of these settings.
 
-        Raises `ConfigurationError` if those before are others, or if the file cannot be written.
+        Raises `ConfigurationError` if those before are others, if another run adds to the file, or if it
+        cannot be written.
         """
         told: PlaySettings = json.loads(json.dumps(dict(settings), default=plain_value))
-        if self._settings is not None and not self._is_mixed:
-            refuse_other_settings(self.path, self._settings, told)
+        if self._runs == 0:
+            self._held = self._locked(told)
+        elif not self._is_mixed:
+            refuse_other_settings(self.path, self._settings or {}, told)
         self._settings = told
+        self._runs += 1
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a"):
-                pass
-        except OSError as error:
-            raise ConfigurationError(
-                f"{self.path} cannot be written: {error.strerror or error}",
-                next_step="record to a file in a directory that you may write to",
-            ) from None
+            yield
+        finally:
+            self._runs -= 1
+            if self._runs == 0:
+                self._held.close()
 
     def __contains__(self, task: Task) -> bool:
-        """Whether a group of this task is in the file."""
+        """Whether a group of this task is in the file, and is not to be played again."""
         return _key(task) in self._finished
 
     def unplayed(self, tasks: Iterable[Task]) -> Iterator[Task]:
@@ -79,7 +89,7 @@ class TrajectoryFile:
                 yield task
 
     def __len__(self) -> int:
-        """How many groups are in the file."""
+        """How many groups are in the file, without those that are to be played again."""
         return self._finished.total()
 
     def __iter__(self) -> Iterator[Trajectory]:
@@ -87,11 +97,12 @@ class TrajectoryFile:
         return map(_read, self.rows())
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The lines of the file, as they are."""
+        """The lines of the file, as they are; without a last one that is not written to its end."""
         if self.path.exists():
             with self.path.open() as lines:
                 for line in lines:
-                    yield json.loads(line)
+                    if line.endswith("\n"):
+                        yield json.loads(line)
 
     def add(self, group: TrajectoryGroup) -> None:
         """Write a group, and have it on the disk before this returns."""
@@ -99,34 +110,64 @@ class TrajectoryFile:
             json.dumps(row_of(member, len(group), self._settings), default=plain_value) + "\n"
             for member in group
         ]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
+        with self._locked() if self._runs == 0 else nullcontext(), self.path.open("a") as file:
             file.write("".join(rows))
             file.flush()
             os.fsync(file.fileno())
-        self._finished[_key(group.task)] += 1
+        if not any(member.ending is Ending.LOST for member in group):
+            self._finished[_key(group.task)] += 1
 
-    def _recover(self) -> None:
-        """Count the groups, and remove those that have to be played again, if there are any."""
-        removes = False
+    def _locked(self, settings: PlaySettings | None = None) -> ExitStack:
+        """A lock on the file, without the groups that have to be played again.
+
+        With `settings`, those of a run that begins: it leaves out what others have added since the file was
+        opened, and refuses other settings.
+        """
+        with ExitStack() as held:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked_record(self.path))
+                if settings is not None:
+                    self._count()
+                    if self._settings is not None and not self._is_mixed:
+                        refuse_other_settings(self.path, self._settings, settings)
+                if self._has_unfinished:
+                    self._remove_unfinished(held)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{self.path} cannot be written: {error.strerror or error}",
+                    next_step="record to a file in a directory that you may write to",
+                ) from None
+            return held.pop_all()
+
+    def _count(self) -> None:
+        """Count the groups, and find the settings of the last one."""
+        self._finished.clear()
+        self._settings, self._has_unfinished = None, False
         for _, row in self._groups():
             if row is None:
-                removes = True
-                continue
-            self._finished[_key(_task(row["task"]))] += 1
-            self._settings = json.loads(row.get("settings") or "null")
-        if removes:
-            kept = self.path.with_name(f".{self.path.name}.kept")
-            with kept.open("wb") as copy:
-                for lines, row in self._groups():
-                    if row is not None:
-                        copy.writelines(lines)
-                copy.flush()
-                os.fsync(copy.fileno())
-            kept.replace(self.path)
+                self._has_unfinished = True
+            else:
+                self._finished[_key(_task(row["task"]))] += 1
+                self._settings = json.loads(row.get("settings") or "null")
+
+    def _remove_unfinished(self, held: ExitStack) -> None:
+        """Put a copy without the groups that have to be played again in the file's place, locked as it is."""
+        kept = self.path.with_name(f".{self.path.name}.kept")
+        with kept.open("wb") as copy:
+            for lines, row in self._groups():
+                if row is not None:
+                    copy.writelines(lines)
+            copy.flush()
+            os.fsync(copy.fileno())
+        held.enter_context(locked_record(kept))
+        kept.replace(self.path)
+        self._has_unfinished = False
 
     def _groups(self) -> Iterator[tuple[list[bytes], dict[str, Any] | None]]:
         """The lines of each group and its last row; None for one that has to be played again."""
+        if not self.path.exists():
+            return
         group: list[bytes] = []
         endings: set[str] = set()
         with self.path.open("rb") as lines:
