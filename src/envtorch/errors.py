@@ -24,6 +24,7 @@
     │   └── RecordingFailed    RECORDING_FAILED    the call must be recorded and cannot be; it was not made
     ├── ConnectFailed          —                   no server could be reached at that address
     │   └── EndpointFailed     —                   a model's endpoint could not be reached, or failed
+    ├── PromptTooLong          —                   a conversation outgrew the model's context
     ├── ProviderFailed         —                   a server could not be started, or did not stay
     │   ├── EngineUnavailable  —                   no container engine, cluster or tool to start it with
     │   ├── ImageUnavailable   —                   there is no such image, or it could not be fetched
@@ -71,6 +72,7 @@ __all__ = [
     "NotReady",
     "OutOfResources",
     "PortTaken",
+    "PromptTooLong",
     "ProtocolError",
     "ProviderFailed",
     "RecordingFailed",
@@ -348,6 +350,10 @@ class ConnectFailed(EnvTorchError, ConnectionError):
 
 class EndpointFailed(ConnectFailed):
     """The endpoint of a model could not be reached, or failed each time that it was asked."""
+
+
+class PromptTooLong(EnvTorchError):
+    """A conversation has no room in the model's context, so the model was not asked to complete it."""
 
 
 class ProviderFailed(EnvTorchError):

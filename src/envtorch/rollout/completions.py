@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from envtorch.errors import PromptTooLong
 from envtorch.llm import ToolCall
 from envtorch.rollout.trajectories import ChatMessage
 from envtorch.types import Tool
@@ -57,6 +58,11 @@ class Completion:
     """What the policy made of the messages, when it has a chat template of its own and tells."""
     usage: TokenUsage | None = None
     """What it took, when the policy tells; else it is counted from the ids."""
+    is_cut: bool = False
+    """Whether it stopped at `max_tokens`, where the policy tells: what it meant to say is not all there."""
+    refusal: PromptTooLong | None = None
+    """Why there is no completion: set it, and nothing else, to end this episode alone. Its ending is
+    `Ending.POLICY`, or `Ending.ENVIRONMENT` when it is the first prompt that is too long."""
 
 
 RolloutPolicy = Callable[[Sequence[Prompt]], Awaitable[Sequence[Completion]]]

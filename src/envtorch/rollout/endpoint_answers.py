@@ -9,10 +9,27 @@ from envtorch.errors import ConfigurationError
 from envtorch.llm import ToolCall
 from envtorch.rollout.completions import Completion, TokenUsage
 
-__all__ = ["BrokenStream", "StreamedAnswer", "read_chat", "read_completion", "used_tokens"]
+__all__ = [
+    "BrokenStream",
+    "StreamedAnswer",
+    "read_chat",
+    "read_completion",
+    "tells_of_long_prompt",
+    "used_tokens",
+]
 
 
 CHAT_ADVICE = "see that the URL is that of an OpenAI-compatible API, and that it serves a chat model"
+
+
+LONG_PROMPT = (
+    "context_length_exceeded",
+    "maximum context length",
+    "longer than the maximum model length",
+    "longer than the model's context length",
+    "exceed_context_size",
+)
+"""What OpenAI, vLLM (two sentences), SGLang and llama.cpp say of a prompt that the model has no room for."""
 
 
 class BrokenStream(Exception):
@@ -63,6 +80,11 @@ def _read_completion(answer: Mapping[str, Any]) -> Completion:
         )
     logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
     return Completion(choice.get("text") or "", ids, logprobs, usage=_usage(answer.get("usage")))
+
+
+def tells_of_long_prompt(refusal: str) -> bool:
+    """Whether an endpoint refused a request because the model's context has no room for it."""
+    return any(told in refusal.lower() for told in LONG_PROMPT)
 
 
 def used_tokens(answer: Mapping[str, Any], *, unless_told: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from envtorch.errors import ConfigurationError, EndpointFailed
+from envtorch.errors import ConfigurationError, EndpointFailed, PromptTooLong
 from envtorch.llm.schemas import openai_tools
 from envtorch.rollout.chat_templates import described
 from envtorch.rollout.completions import Completion, Prompt
@@ -19,6 +19,7 @@ from envtorch.rollout.endpoint_answers import (
     StreamedAnswer,
     read_chat,
     read_completion,
+    tells_of_long_prompt,
     used_tokens,
 )
 from envtorch.rollout.endpoint_pace import EndpointPace
@@ -41,7 +42,8 @@ class OpenAIPolicy:
 
     A busy or failing endpoint (429, 5xx, no connection, a stream that is cut off) is asked again, with
     growing pauses; then `EndpointFailed` is raised. When it says how long to wait, every request waits so
-    long. Any other refusal is a `ConfigurationError` with its message.
+    long. A prompt that the model's context has no room for ends its episode, with `PromptTooLong`. Any other
+    refusal is a `ConfigurationError` with its message.
     """
 
     calls = 256
@@ -148,6 +150,12 @@ class OpenAIPolicy:
         await self.close()
 
     async def _complete(self, prompt: Prompt) -> Completion:
+        try:
+            return await self._completed(prompt)
+        except PromptTooLong as error:
+            return Completion(refusal=error)  # the other prompts of the batch are completed
+
+    async def _completed(self, prompt: Prompt) -> Completion:
         if prompt.ids is not None:
             asked = {"prompt": list(prompt.ids), "logprobs": 1, "return_token_ids": True}
             return read_completion(await self._ask("/completions", asked))
@@ -157,7 +165,7 @@ class OpenAIPolicy:
         return read_chat(await self._ask("/chat/completions", asked))
 
     async def _ask(self, path: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The endpoint's answer."""
+        """The endpoint's answer. Raises `PromptTooLong`."""
         for attempt in range(self._attempts):
             taken, used = await self._turn(), 0.0
             pause_s = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S) * random.uniform(0.5, 1)  # noqa: S311
@@ -168,6 +176,7 @@ class OpenAIPolicy:
             except httpx.HTTPStatusError as error:
                 answer = error.response
                 problem = f"{answer.status_code}: {answer.text[:500]}"
+                _refuse_long_prompt(answer.text)
                 if answer.status_code != 429 and answer.status_code < 500:
                     raise ConfigurationError(
                         f"the policy's endpoint refused a request: {problem}", next_step=ENDPOINT_ADVICE
@@ -178,6 +187,7 @@ class OpenAIPolicy:
                     self._pace.pause(time.monotonic() + wanted_s)
             except (httpx.TransportError, BrokenStream) as error:
                 problem = f"{type(error).__name__}: {error}"
+                _refuse_long_prompt(problem)
             finally:
                 self._pace.settle(taken, used)
             if attempt + 1 < self._attempts:
@@ -215,6 +225,14 @@ class OpenAIPolicy:
             async for line in answer.aiter_lines():
                 streamed.take(line)
             return streamed.finish()
+
+
+def _refuse_long_prompt(problem: str) -> None:
+    if tells_of_long_prompt(problem):
+        raise PromptTooLong(
+            f"the conversation has no room in the model's context: {problem[:500]}",
+            next_step="serve the model with a longer context, or lower max_tokens or max_turns",
+        ) from None
 
 
 def _wanted_pause(header: str | None) -> float | None:

@@ -139,13 +139,13 @@ class OpenEpisode:
         if self.over is not None:
             raise ValueError(f"the episode is over: {self.over.ending}")
         talk = self._transcript
+        before = len(talk.messages)
         self.over = await take_steps(
             self._client, talk, completion, faults=self._faults, step_timeout_s=self._step_timeout_s
         )
         if self.over is None and len(talk.turns) >= self._max_turns:
             self.over = Over(Ending.MAX_TURNS)
-        said = max(place for place, message in enumerate(talk.messages) if message["role"] == "assistant")
-        return tuple(talk.messages[said + 1 :])
+        return tuple(talk.messages[before + 1 :])
 
     async def fork(self, n: int = 1) -> list[Self]:
         """Copies of the episode as it is now, each on a session of its own. Close each of them."""

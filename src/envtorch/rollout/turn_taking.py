@@ -81,6 +81,11 @@ async def take_steps(
     policy_s: float = 0.0,
 ) -> Over | None:
     """The steps that a completion asks for; why the rollout is over, or None. Raises the caller's errors."""
+    if completion.refusal is not None:
+        usual = (
+            Ending.POLICY if talk.turns else Ending.ENVIRONMENT
+        )  # the policy has not written the first one
+        return Over(faults.get(type(completion.refusal), usual), completion.refusal)
     prompt = talk.prompt
     completion = talk.say(completion)
     results: list[StepResult[Any]] = []
