@@ -4,11 +4,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
-from envtorch import GenericEnvClient
+from envtorch import Action, GenericEnvClient
 from envtorch.client import MCPToolClient
 from envtorch.envs.coding_env import CodingEnv, CodingToolEnv
 from envtorch.envs.coding_env.models import CodeObservation
@@ -18,6 +20,7 @@ from envtorch.llm import ToolCall
 from envtorch.rollout import (
     CodeFormat,
     Completion,
+    CutCompletion,
     Ending,
     JSONFormat,
     NotAnAction,
@@ -25,6 +28,8 @@ from envtorch.rollout import (
     Rollouts,
     Task,
     ToolFormat,
+    TrajectoryFile,
+    TrajectoryGroup,
     default_format,
 )
 from envtorch.rollout.chat_formats import observation_text
@@ -162,3 +167,88 @@ def test_rollouts_offer_an_environments_tools_and_answer_each_call() -> None:
     assert [message["tool_call_id"] for message in played.messages[2:4]] == ["a", "b"]
     assert [message["content"] for message in played.messages[2:4]] == ["1", "2"]
     assert played.reward == 1.0 + 2.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Now:\n<tool_call>\n{"name": "put", "arguments": {"thing": "app',
+        '<tool_call>{"name": "put", "arguments": {}}</tool_call>\n<tool_call>{"name": "put", "argu',
+        "<tool_call>",
+    ],
+)
+def test_a_tool_call_that_is_not_closed_is_no_action(text: str) -> None:
+    with pytest.raises(CutCompletion, match="not closed"):
+        ToolFormat().actions(Completion(text))
+
+
+def test_a_completion_that_was_cut_before_a_call_does_not_end_the_episode_as_done() -> None:
+    with pytest.raises(CutCompletion, match="cut at max_tokens"):
+        ToolFormat().actions(Completion("Let me think about", is_cut=True))
+    call = '<tool_call>{"name": "put", "arguments": {}}</tool_call>'
+    assert len(ToolFormat().actions(Completion(f"{call} and", is_cut=True))) == 1, "the call is whole"
+
+
+@pytest.mark.parametrize("client", [REPLEnv, CodingEnv])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint(1",
+        "First\n```python\nx = 1\n```\nthen\n```python\nprint(x",
+        "So: ```py",
+        "```repl\nx",
+    ],
+)
+def test_a_block_of_code_that_is_not_closed_is_neither_run_nor_an_answer(client: Any, text: str) -> None:
+    with pytest.raises(CutCompletion, match="not closed"):
+        default_format(client).actions(Completion(text))
+
+
+def test_an_answer_that_was_cut_is_not_given() -> None:
+    with pytest.raises(CutCompletion, match="cut at max_tokens"):
+        default_format(REPLEnv).actions(Completion("The garden", is_cut=True))
+    (action,) = default_format(REPLEnv).actions(Completion("```python\nx = 1\n```\nand", is_cut=True))
+    assert action.code == "x = 1\n"
+
+
+def test_a_fence_left_over_after_a_block_does_no_harm() -> None:
+    (action,) = default_format(CodingEnv).actions(Completion("```python\nx = 1\n```\n```\n"))
+    assert action.code == "x = 1\n"
+
+
+def test_code_within_a_line_of_an_answer_is_part_of_the_answer() -> None:
+    (action,) = default_format(REPLEnv).actions(Completion("Call ```python main()```."))
+    assert action.final_answer == "Call ```python main()```."
+
+
+class ShortCode(Action):
+    code: str = Field(max_length=3)
+
+
+def test_code_that_the_action_refuses_is_no_action() -> None:
+    with pytest.raises(NotAnAction, match="code: String should have at most 3 characters"):
+        CodeFormat(ShortCode).actions(Completion("```python\nprint(1)\n```"))
+
+
+def test_a_call_that_is_nested_too_deeply_is_no_action() -> None:
+    arguments = "[" * 100_000 + "]" * 100_000
+    with pytest.raises(NotAnAction, match="a tool call cannot be read"):
+        ToolFormat().actions(
+            Completion(f'<tool_call>{{"name": "put", "arguments": {arguments}}}</tool_call>')
+        )
+
+
+def test_a_cut_completion_is_named_in_the_ending_and_in_a_file(tmp_path: Path) -> None:
+    async def cut(prompts: Sequence[Prompt]) -> list[Completion]:
+        return [Completion('<tool_call>{"name": "put", "argu') for _ in prompts]
+
+    async def play(url: str) -> Any:
+        async with Rollouts(MCPToolClient, url, cut) as rollouts:
+            return await rollouts.run(Task(prompt="Buy fruit."))
+
+    with running(create_app(Basket, CallToolAction, CallToolObservation, max_concurrent_envs=4)) as server:
+        played = asyncio.run(play(server.url))
+    assert (played.ending, played.cause) == (Ending.POLICY, "policy: CutCompletion")
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    file.add(TrajectoryGroup(played.task, (played,)))
+    assert [read.cause for read in file] == ["policy: CutCompletion"]

@@ -11,17 +11,21 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from envtorch.errors import PromptTooLong
+from envtorch.errors import EndpointFailed, PromptTooLong
 from envtorch.rollout import (
     Completion,
     Ending,
+    NotAnAction,
     OpenAIPolicy,
     OpenEpisode,
+    Prompt,
     Rollouts,
+    ToolFormat,
     Trajectory,
     TrajectoryFile,
     TrajectoryGroup,
 )
+from envtorch.rollout.endpoint_answers import read_chat
 from tests.rollout.dials import DialEnv, dials
 from tests.support import Running, running
 
@@ -114,3 +118,87 @@ def test_an_open_episode_takes_no_turn_for_a_prompt_that_is_too_long() -> None:
 
     with dials() as game:
         asyncio.run(run(game.url))
+
+
+# Completions that are late, or cut.
+
+
+@contextmanager
+def answering(choice: dict[str, Any], *, pause_s: float = 0.0) -> Iterator[Any]:
+    """An endpoint with one answer, given after a pause; what it was asked is in `.app.state.asked`."""
+    app = FastAPI()
+    app.state.asked = []
+
+    async def complete(request: Request) -> Response:
+        app.state.asked.append(await request.json())
+        await asyncio.sleep(pause_s)
+        if app.state.asked[-1].get("stream"):
+            part = {"delta": choice["message"], "finish_reason": choice.get("finish_reason")}
+            return events([{"choices": [part]}])
+        return Response(json.dumps({"choices": [choice]}), media_type="application/json")
+
+    app.add_api_route("/v1/chat/completions", complete, methods=["POST"])
+    app.add_api_route("/v1/completions", complete, methods=["POST"])
+    with running(app) as server:
+        yield server
+
+
+def said(model: Any, prompt: Prompt, **options: Any) -> Completion:
+    async def run() -> Completion:
+        async with OpenAIPolicy(f"{model.url}/v1", "tiny", **options) as policy:
+            (completion,) = await policy([prompt])
+            return completion
+
+    return asyncio.run(run())
+
+
+HELLO = Prompt([{"role": "user", "content": "hello"}])
+
+
+def test_a_completion_that_is_not_there_in_time_is_not_sampled_again() -> None:
+    with (
+        answering({"message": {"content": "at last"}}, pause_s=4.0) as model,
+        pytest.raises(EndpointFailed, match=r"no completion in 1 s, and is not asked again") as failed,
+    ):
+        said(model, HELLO, timeout_s=1.0)
+    assert len(model.app.state.asked) == 1
+    assert "timeout_s" in failed.value.details["next_step"]
+
+
+@pytest.mark.parametrize(("reason", "is_cut"), [("length", True), ("stop", False), (None, False)])
+def test_a_completion_that_was_cut_says_so(reason: str | None, is_cut: bool) -> None:
+    with answering({"message": {"content": "and so"}, "finish_reason": reason}) as model:
+        assert said(model, HELLO).is_cut is is_cut
+        assert said(model, HELLO, stream=True).is_cut is is_cut
+    with answering({"text": "and so", "token_ids": [1, 2], "finish_reason": reason}) as model:
+        assert said(model, Prompt(HELLO.messages, ids=[7])).is_cut is is_cut
+
+
+def test_half_a_letter_in_a_completion_does_not_end_the_rollouts() -> None:
+    text = '{"number": 77} \ud83d'
+
+    async def run(url: str, model: str) -> Trajectory:
+        async with (
+            OpenAIPolicy(f"{model}/v1", "tiny") as policy,
+            Rollouts(DialEnv, url, policy, max_turns=2) as rollouts,
+        ):
+            return await rollouts.run(3)
+
+    with dials() as game, answering({"message": {"content": text}}) as model:
+        played = asyncio.run(run(game.url, model.url))
+    assert (played.ending, len(played.turns)) == (Ending.MAX_TURNS, 2)
+    assert played.messages[-2]["content"] == '{"number": 77} \ufffd'
+
+
+def test_half_a_letter_in_a_prompt_is_sent() -> None:
+    with answering({"message": {"content": "hello"}}) as model:
+        assert said(model, Prompt([{"role": "user", "content": "\ud83d"}])).text == "hello"
+    assert model.app.state.asked[0]["messages"][0]["content"] == "\ud83d"
+
+
+def test_arguments_that_are_nested_too_deeply_are_no_action() -> None:
+    arguments = '{"thing": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    call = {"id": "c1", "type": "function", "function": {"name": "put", "arguments": arguments}}
+    completion = read_chat({"choices": [{"message": {"tool_calls": [call]}}]})
+    with pytest.raises(NotAnAction, match="a tool call cannot be read"):
+        ToolFormat().actions(completion)

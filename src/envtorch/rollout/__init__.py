@@ -6,6 +6,7 @@ from envtorch.rollout.blocking_rollouts import BlockingRollouts
 from envtorch.rollout.chat_formats import (
     ChatFormat,
     CodeFormat,
+    CutCompletion,
     JSONFormat,
     ToolFormat,
     default_format,
@@ -42,6 +43,7 @@ __all__ = [
     "ChatTemplate",
     "CodeFormat",
     "Completion",
+    "CutCompletion",
     "Ending",
     "GroupScorer",
     "JSONFormat",

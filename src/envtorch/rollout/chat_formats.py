@@ -24,6 +24,7 @@ from envtorch.types import StepResult, Tool
 __all__ = [
     "ChatFormat",
     "CodeFormat",
+    "CutCompletion",
     "JSONFormat",
     "RefusedCall",
     "ToolFormat",
@@ -41,6 +42,10 @@ class RefusedCall:
     """A call that cannot be made. It is answered with `result`, and the environment is not asked."""
 
     result: Result
+
+
+class CutCompletion(NotAnAction):
+    """A completion that ended before what it was to say: within a call or a block, or at `max_tokens`."""
 
 
 class ChatFormat(ABC):
@@ -104,7 +109,11 @@ class JSONFormat(ChatFormat):
 
 
 class CodeFormat(ChatFormat):
-    """Actions as blocks of Python code; the last block of a completion is run."""
+    """Actions as blocks of Python code; the last block of a completion is run.
+
+    A last block that is not closed is no action, and neither is a text without a block that was cut at
+    `max_tokens`: it is not the whole answer.
+    """
 
     SYSTEM = (
         "Solve the task by writing Python code in a block fenced by ```python and ```. The code runs in a "
@@ -112,6 +121,7 @@ class CodeFormat(ChatFormat):
     )
     FINISH = " When you are done, give the answer itself, without a block of code."
     _BLOCK = re.compile(r"```(?:python|py|repl)?[ \t]*\n(.*?)```", re.DOTALL)
+    _UNCLOSED = re.compile(r"```(?:python|py|repl)\b(?!.*```)", re.DOTALL)
 
     def __init__(
         self, action: Any, system: str | None = None, *, fields: Sequence[str] | None = None
@@ -125,19 +135,31 @@ class CodeFormat(ChatFormat):
         super().__init__(usual if system is None else system)
 
     def actions(self, completion: Completion) -> Sequence[Any]:
-        blocks = self._BLOCK.findall(completion.text)
+        blocks = list(self._BLOCK.finditer(completion.text))
+        rest = completion.text[blocks[-1].end() if blocks else 0 :]
+        if self._UNCLOSED.search(rest):
+            raise CutCompletion("the last block of Python code is not closed")
         if blocks:
-            return [self._action(code=blocks[-1])]
-        if self._can_answer and completion.text.strip():
-            return [self._action(is_final=True, final_answer=completion.text.strip())]
+            return [self._made(code=blocks[-1][1])]
+        if completion.is_cut:
+            raise CutCompletion("the completion was cut at max_tokens before a block of Python code")
+        if self._can_answer and rest.strip():
+            return [self._made(is_final=True, final_answer=rest.strip())]
         raise NotAnAction("the completion has no block of Python code in it")
+
+    def _made(self, **fields: Any) -> Any:
+        try:
+            return self._action(**fields)
+        except ValidationError as error:
+            raise NotAnAction(f"the completion is not an action: {_first_problem(error)}") from None
 
 
 class ToolFormat(ChatFormat):
     """Actions as tool calls.
 
     The calls are those of `Completion.tool_calls`, else the `<tool_call>` elements in its text. A completion
-    without a call ends the episode.
+    without a call ends the episode. A call that is not closed is no action, and neither is a text without a
+    call that was cut at `max_tokens`.
     """
 
     _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
@@ -160,6 +182,8 @@ class ToolFormat(ChatFormat):
 
     def actions(self, completion: Completion) -> Sequence[Any]:
         calls = completion.tool_calls or self._calls_in(completion.text)
+        if completion.is_cut and not calls:
+            raise CutCompletion("the completion was cut at max_tokens before a tool call")
         return [_call_of(call) for call in calls]
 
     def answers(self, completion: Completion, results: Sequence[Result]) -> list[ChatMessage]:
@@ -177,8 +201,10 @@ class ToolFormat(ChatFormat):
             try:
                 told = json.loads(found)
                 calls.append(ToolCall(f"call-{number}", str(told["name"]), told.get("arguments", {})))
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise NotAnAction(f"a tool call cannot be read: {error}") from None
+        if "<tool_call>" in self._CALL.sub("", text):
+            raise CutCompletion("the last tool call is not closed")
         return calls
 
 

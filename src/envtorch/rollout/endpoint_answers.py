@@ -59,7 +59,13 @@ def _read_chat(answer: Mapping[str, Any]) -> Completion:
     logprobs = [token["logprob"] for token in told_logprobs] if told_logprobs and ids else None
     prompt_ids = answer.get("prompt_token_ids") if ids else None
     return Completion(
-        text, ids, logprobs, tool_calls=calls, prompt_ids=prompt_ids, usage=_usage(answer.get("usage"))
+        text,
+        ids,
+        logprobs,
+        tool_calls=calls,
+        prompt_ids=prompt_ids,
+        usage=_usage(answer.get("usage")),
+        is_cut=choice.get("finish_reason") == "length",
     )
 
 
@@ -79,7 +85,13 @@ def _read_completion(answer: Mapping[str, Any]) -> Completion:
             "the policy's endpoint does not return token ids (`return_token_ids`): leave `template` out"
         )
     logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-    return Completion(choice.get("text") or "", ids, logprobs, usage=_usage(answer.get("usage")))
+    return Completion(
+        _whole_letters(choice.get("text") or ""),
+        ids,
+        logprobs,
+        usage=_usage(answer.get("usage")),
+        is_cut=choice.get("finish_reason") == "length",
+    )
 
 
 def tells_of_long_prompt(refusal: str) -> bool:
@@ -141,6 +153,8 @@ class StreamedAnswer:
             message["content"] += delta.get("content") or ""
             for call in delta.get("tool_calls") or ():
                 self._add_call(call)
+        if part.get("finish_reason") is not None:
+            choice["finish_reason"] = part["finish_reason"]
         if part.get("text") is not None:
             choice["text"] = choice.get("text", "") + part["text"]
         if part.get("token_ids"):
@@ -173,8 +187,13 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 def _text_of(content: Any) -> str:
     """What was said: a text, or the texts among the parts of a message."""
     if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part["text"] for part in content if part.get("type") == "text")
+        return _whole_letters(content or "")
+    return _whole_letters("".join(part["text"] for part in content if part.get("type") == "text"))
+
+
+def _whole_letters(text: str) -> str:
+    """The text, with a replacement character where half a surrogate pair is: no request could carry it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _understood(read: Callable[[Mapping[str, Any]], Completion], answer: Mapping[str, Any]) -> Completion:
@@ -200,10 +219,10 @@ def _usage(told: Any) -> TokenUsage | None:
 
 
 def _json_in(told: Any) -> Any:
-    """The value in a text of JSON, or a value that is none; None for a text that is not JSON."""
+    """The value in a text of JSON, or a value that is none; None for a text that cannot be read."""
     try:
         return json.loads(told) if isinstance(told, str) else told
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -1,6 +1,7 @@
 """A policy behind an OpenAI-compatible endpoint: vLLM, SGLang, or a hosted service."""
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -42,8 +43,9 @@ class OpenAIPolicy:
 
     A busy or failing endpoint (429, 5xx, no connection, a stream that is cut off) is asked again, with
     growing pauses; then `EndpointFailed` is raised. When it says how long to wait, every request waits so
-    long. A prompt that the model's context has no room for ends its episode, with `PromptTooLong`. Any other
-    refusal is a `ConfigurationError` with its message.
+    long. A completion that takes longer than `timeout_s` is not asked for again: `EndpointFailed` is raised
+    at once. A prompt that the model's context has no room for ends its episode, with `PromptTooLong`. Any
+    other refusal is a `ConfigurationError` with its message.
     """
 
     calls = 256
@@ -68,7 +70,8 @@ class OpenAIPolicy:
         """`request` has further fields of each request, such as `top_p` or `stop`.
 
         timeout_s: how long the endpoint may be silent. With `stream`, between two tokens; without, until the
-            whole completion is there.
+            whole completion is there. Choose it so that a completion of `max_tokens` comes in time: those
+            that do not are lost, and what is left would be biased towards short ones.
         stream: have completions streamed, for long ones through proxies that cut silent connections.
         requests_per_s: the most requests to begin in a second, for an endpoint that limits them.
         tokens_per_minute: the most tokens in a minute, prompts and completions, by what the endpoint says
@@ -89,7 +92,9 @@ class OpenAIPolicy:
             "request": dict(request or {}),
         }
         self._endpoint = (base_url, model)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {"Content-Type": "application/json"}
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
         limits = httpx.Limits(max_connections=self.calls)
         self._http = httpx.AsyncClient(
             base_url=base_url.rstrip("/"), headers=headers, timeout=timeout_s, limits=limits
@@ -186,6 +191,8 @@ class OpenAIPolicy:
                     pause_s = wanted_s
                     self._pace.pause(time.monotonic() + wanted_s)
             except (httpx.TransportError, BrokenStream) as error:
+                if isinstance(error, httpx.ReadTimeout) and not self._given["stream"]:
+                    raise self._too_late() from None
                 problem = f"{type(error).__name__}: {error}"
                 _refuse_long_prompt(problem)
             finally:
@@ -196,6 +203,15 @@ class OpenAIPolicy:
             f"the policy's endpoint failed {self._attempts} times: {problem}", next_step=ENDPOINT_ADVICE
         )
 
+    def _too_late(self) -> EndpointFailed:
+        """For a completion that was not there in time. Were it sampled again, only a shorter one would be."""
+        limit = f"{self._given['timeout_s']:g} s"
+        return EndpointFailed(
+            f"the policy's endpoint gave no completion in {limit}, and is not asked again",
+            next_step="raise timeout_s, lower max_tokens, or have completions streamed with stream=True, for "
+            "which timeout_s is the longest pause between two tokens",
+        )
+
     async def _turn(self) -> float:
         """Wait until a request may begin; the tokens that it is expected to take."""
         async with self._gate:
@@ -204,7 +220,7 @@ class OpenAIPolicy:
             return self._pace.begin(time.monotonic())
 
     async def _post(self, path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        answer = (await self._http.post(path, json=request)).raise_for_status()
+        answer = (await self._http.post(path, content=_body(request))).raise_for_status()
         try:
             whole = answer.json()
         except ValueError:
@@ -217,7 +233,7 @@ class OpenAIPolicy:
         return whole
 
     async def _stream(self, path: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        async with self._http.stream("POST", path, json=request) as answer:
+        async with self._http.stream("POST", path, content=_body(request)) as answer:
             if not answer.is_success:
                 await answer.aread()
             answer.raise_for_status()
@@ -225,6 +241,11 @@ class OpenAIPolicy:
             async for line in answer.aiter_lines():
                 streamed.take(line)
             return streamed.finish()
+
+
+def _body(request: Mapping[str, Any]) -> bytes:
+    """JSON in ASCII, which can carry any text, such as half a surrogate pair in an observation."""
+    return json.dumps(request, allow_nan=False).encode("ascii")
 
 
 def _refuse_long_prompt(problem: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from envtorch import errors
 from envtorch.errors import ConfigurationError
 from envtorch.rollout.blame import NotAnAction
+from envtorch.rollout.chat_formats import CutCompletion
 from envtorch.rollout.record_lock import locked_record
 from envtorch.rollout.record_settings import PlaySettings, refuse_other_settings
 from envtorch.rollout.trajectories import (
@@ -241,8 +242,9 @@ def _read(row: dict[str, Any]) -> Trajectory:
 
 
 def _error(told: dict[str, str]) -> Exception:
-    if told["kind"] == NotAnAction.__name__:
-        return NotAnAction(told["message"])
+    for refused in (NotAnAction, CutCompletion):
+        if told["kind"] == refused.__name__:
+            return refused(told["message"])
     kind = getattr(errors, told["kind"], errors.EnvTorchError)
     error: errors.EnvTorchError = kind(told["message"])
     return error
