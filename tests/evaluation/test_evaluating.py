@@ -101,6 +101,21 @@ def test_results_of_other_settings_are_not_mixed(server: Running, tmp_path: Path
     assert Evaluation(tmp_path, bar, seeded_tasks(6)).done == 6, "the bar may be moved afterwards"
 
 
+def test_a_report_shows_what_was_lost_and_leaves_it_to_be_played_again(
+    server: Running, tmp_path: Path
+) -> None:
+    play(server, tmp_path)
+    path = tmp_path / "trajectories.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[3]["ending"] = "lost"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = path.read_text()
+    opened = Evaluation(tmp_path, SETTINGS, seeded_tasks(6))
+    assert (opened.done, opened.report().lost) == (5, 1)
+    assert path.read_text() == before
+    assert play(server, tmp_path).lost == 0
+
+
 def test_tasks_come_from_the_server_from_a_file_or_from_seeds(server: Running, tmp_path: Path) -> None:
     with running(create_app(Sums, env_name="sums")) as sums:
         preferred = served_tasks(sums.url)

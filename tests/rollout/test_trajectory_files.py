@@ -351,6 +351,22 @@ def test_a_second_run_that_records_to_the_same_file_is_refused(server: Running, 
     assert len(list(waiting)) == len(waiting) == len(TASKS)
 
 
+def test_rollouts_that_are_closed_hold_no_file_though_their_groups_were_left_early(
+    server: Running, tmp_path: Path
+) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    left: list[Any] = []
+
+    async def run() -> int:
+        async with Rollouts(DialEnv, server.url, Player(scattered), concurrency=2) as rollouts:
+            left.append(rollouts.groups(TASKS, size=1, record=TrajectoryFile(path)))
+            await anext(left[0])
+        async with Rollouts(DialEnv, server.url, Player(scattered), concurrency=2) as rollouts:
+            return len([group async for group in rollouts.groups(TASKS, size=1, record=TrajectoryFile(path))])
+
+    assert asyncio.run(run()) == len(TASKS) - 1
+
+
 def test_one_file_may_be_recorded_to_by_two_loops_of_one_process(server: Running, tmp_path: Path) -> None:
     file = TrajectoryFile(tmp_path / "rollouts.jsonl")
 

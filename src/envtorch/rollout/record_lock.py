@@ -30,7 +30,7 @@ def locked_record(path: Path) -> Iterator[None]:
             raise ConfigurationError(
                 f"another run adds to {path}",
                 next_step="wait until it has ended, or record to another file; a run that was left early "
-                "ends when its generator is closed (`await groups.aclose()`)",
+                "ends when its Rollouts are closed, or its generator (`await groups.aclose()`)",
             )
         try:
             yield

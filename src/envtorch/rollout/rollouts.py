@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -128,6 +129,8 @@ class Rollouts:
             self._player = drivers = RolloutDrivers(on, driver_places_of(places), policy, options)
             self._play = drivers.play
         self._running: set[asyncio.Task[Any]] = set()
+        self._records: set[ExitStack] = set()
+        """Files that are recorded to: released here too, because a traceback may keep a generator alive."""
 
     @property
     def batches(self) -> BatchStatistics:
@@ -206,7 +209,10 @@ class Rollouts:
             async for group in self._groups(wanted, size):
                 yield group
             return
-        with record.recording({**self._settings, "size": size}):
+        with ExitStack() as held:
+            held.enter_context(record.recording({**self._settings, "size": size}))
+            self._records.add(held)
+            held.callback(self._records.discard, held)
             async for group in self._groups(record.unplayed(wanted), size):
                 await asyncio.to_thread(record.add, group)
                 yield group
@@ -247,6 +253,8 @@ class Rollouts:
     async def close(self) -> None:
         """Cancel what still runs, and end its sessions."""
         await _cancel(self._running)
+        for held in list(self._records):
+            held.close()
         await self._player.close()
 
     async def __aenter__(self) -> Self:
