@@ -43,7 +43,18 @@ class Timer(Protocol):
 class CallOutcome:
     """What came of a call, or will. It is settled once; what comes later changes nothing."""
 
-    __slots__ = ("_listeners", "began", "call", "deadline", "error", "id", "is_settled", "result", "too_late")
+    __slots__ = (
+        "_listeners",
+        "began",
+        "call",
+        "deadline",
+        "error",
+        "id",
+        "is_ready",
+        "is_settled",
+        "result",
+        "too_late",
+    )
 
     def __init__(self, call: Call, id: int | str | None = None) -> None:
         self.call = call
@@ -51,6 +62,8 @@ class CallOutcome:
         self.result: Any = None
         self.error: EnvTorchError | None = None
         self.is_settled = False
+        self.is_ready = True
+        """Whether the call may begin. One that may not keeps its turn, and the calls after it wait."""
         self.began = 0.0
         self.deadline: Timer | None = None
         self.too_late: Callable[[Any], None] | None = None

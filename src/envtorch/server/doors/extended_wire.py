@@ -307,10 +307,13 @@ class ExtendedConversation:
         if self._mode is ServerMode.PRODUCTION:
             raise NotAllowed(f"{message.type} is simulation control; this server runs in production mode")
 
-    async def _fork(self, session: Session, message: Message) -> Reply:
+    def _fork(self, session: Session, message: Message) -> Coroutine[Any, Any, Reply]:
         asked = control_data(message, ForkRequest, self._format)
         self._require_simulation(message)
-        copies = await self._sessions.fork(session, asked.n, timeout_s=message.timeout_s)
+        return self._forked(self._sessions.fork(session, asked.n, timeout_s=message.timeout_s))
+
+    async def _forked(self, copying: Coroutine[Any, Any, list[Session]]) -> Reply:
+        copies = await copying
         told = [{"session_id": new.id, "token": new.token, "grace_s": new.unheld_s} for new in copies]
         return Reply("forked", self._format.write({"sessions": told}), self._format)
 

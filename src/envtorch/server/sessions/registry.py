@@ -4,7 +4,8 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
@@ -31,7 +32,8 @@ from envtorch.server.runners.thread_runner import ThreadStock
 from envtorch.server.sessions.environment_factory import Factory
 from envtorch.server.sessions.other_replicas import missing
 from envtorch.server.sessions.remote_sessions import NoPeers, Peers
-from envtorch.server.sessions.session import Session, outcome_of
+from envtorch.server.sessions.session import Session
+from envtorch.server.sessions.session_copies import copies_of
 from envtorch.server.sessions.slots import Names, Room, Slots
 from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused, unless_ended
 from envtorch.server.telemetry.metrics import Meter
@@ -266,38 +268,34 @@ class Sessions:
         logger.debug("session %s opened, %d of %d", session.id[:8], self.active, self.capacity)
         return session
 
-    async def fork(self, session: Session, count: int, *, timeout_s: float | None = None) -> list[Session]:
+    def fork(
+        self, session: Session, count: int, *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, list[Session]]:
         """New sessions that are exact copies of `session`, all or none.
 
-        Nobody holds them yet: their lease runs until their tokens are shown. Raises `CapacityReached` when
+        The copying has its turn among the session's calls from now on: await the rest at once. Nobody holds
+        the copies yet: their lease runs until their tokens are shown. Raises `CapacityReached` when
         there is no room for all of them, and `Unsupported` when the environment cannot be copied.
         """
         if self.factory.is_shared:
             raise Unsupported("this environment cannot be forked: every session shares the one instance")
         if count > self.slots.capacity:  # before anything is made for each of them
             raise CapacityReached.of(self.slots.taken, self.slots.capacity, copies=count)
-        names = [Names.new(replica=self.replica) for _ in range(count)]
-        await self.slots.take_together(names)
-        outcome = session.submit(Call.with_arguments("fork", count), timeout_s=timeout_s)
-        outcome.too_late = self._close_copies
-        try:
-            copies: list[Runner] = await outcome_of(outcome)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError):
-                outcome.then(lambda outcome: self._close_copies(outcome.result or ()))
-            for unused in names:
-                self.slots.free(unused)
-            raise
-        unheld_s = session.unheld_s or self.lease_s
-        return [
-            self._enter(Session(copy, self, unheld_s=unheld_s, names=own, copy_of=session))
-            for copy, own in zip(copies, names, strict=True)
-        ]
+        outcome = session.submit(Call.with_arguments("fork", count), timeout_s=timeout_s, is_ready=False)
+        if outcome.error is not None:
+            raise outcome.error
+        return copies_of(
+            session,
+            outcome,
+            [Names.new(replica=self.replica) for _ in range(count)],
+            slots=self.slots,
+            enter=partial(self._enter_copy, session),
+            discard=self.builds.discard,
+        )
 
-    def _close_copies(self, copies: Sequence[Runner]) -> None:
-        """Nobody waits for these copies any more."""
-        for copy in copies:
-            self.builds.discard(copy)
+    def _enter_copy(self, origin: Session, runner: Runner, names: Names) -> Session:
+        unheld_s = origin.unheld_s or self.lease_s
+        return self._enter(Session(runner, self, unheld_s=unheld_s, names=names, copy_of=origin))
 
     def trace(self, span: Span) -> None:
         """Surround every call with a span."""

@@ -6,17 +6,9 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envtorch.errors import (
-    Cancelled,
-    Draining,
-    EnvironmentFailed,
-    EnvTorchError,
-    SessionLost,
-    TimedOut,
-)
+from envtorch.errors import Cancelled, Draining, EnvironmentFailed, EnvTorchError, SessionLost, TimedOut
 from envtorch.protocol.calls import STEPPING, Call
 from envtorch.protocol.encoding import Encoded
 from envtorch.protocol.host import failure_of
@@ -24,6 +16,7 @@ from envtorch.protocol.ledger import CallOutcome, Digest, Ledger
 from envtorch.protocol.mcp_result import is_done
 from envtorch.protocol.phases import Event, SessionPhase, advance
 from envtorch.server.runners.runner import Runner
+from envtorch.server.sessions.awaited_outcome import outcome_of, settle_with
 from envtorch.server.sessions.session_context import Holder, SessionContext
 from envtorch.server.sessions.slots import Names
 from envtorch.server.telemetry.tracing import no_span
@@ -32,28 +25,12 @@ from envtorch.types import SessionInfo
 if TYPE_CHECKING:
     from envtorch.recording.session_recorder import SessionRecorder  # only a server that records loads it
 
-__all__ = ["Session", "outcome_of"]
+__all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
 
 
 UNSTOPPABLE = "a call that could not be stopped was cancelled or ran past its deadline"
-
-
-def _cancel(task: "asyncio.Task[None]", outcome: CallOutcome) -> None:
-    """End the work for a request that is settled. Of a task that is over, this is nothing."""
-    task.cancel()
-
-
-async def outcome_of(outcome: CallOutcome) -> Any:
-    """The result of a call. Raises its error. Giving up on the wait does not take the call back."""
-    if not outcome.is_settled:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        outcome.then(lambda _: None if settled.done() else settled.set_result(None))
-        await settled
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.result
 
 
 class Session:
@@ -148,12 +125,14 @@ class Session:
         digest: int | None = None,
         acknowledged: int | None = None,
         timeout_s: float | None = None,
+        is_ready: bool = True,
     ) -> CallOutcome:
         """Have a call made in its turn, exactly once; what came of it, or will. Never raises, never blocks.
 
         A request of the same `id` gets the same outcome, and an error if its `digest` is another one. Past
         `timeout_s`, counted from now, the outcome is `TimedOut`: a call that awaits is then cancelled, and
         the session goes on; one that blocks a thread cannot be stopped, and the session is lost with it.
+        A call that is not ready keeps its turn until it is made ready or given up.
         """
         if id is not None:
             try:
@@ -169,6 +148,7 @@ class Session:
         if self._recorder is not None and (refusal := self._recorder.refusal(call)) is not None:
             return CallOutcome.refused(call, refusal)
         outcome = CallOutcome(call, id)
+        outcome.is_ready = is_ready
         if id is not None:
             self.ledger.note(id, outcome, digest, acknowledged)
         self._context.meter.busy(+1)
@@ -194,7 +174,10 @@ class Session:
         acknowledged: int | None,
         work: Callable[[], Coroutine[Any, Any, Any]],
     ) -> CallOutcome:
-        """`submit`, for a request that is more than one call of the environment: `work` runs once."""
+        """`submit`, for a request that is more than one call of the environment: `work` runs once.
+
+        It is called at once, so that a call which it submits before it returns has its turn by now.
+        """
         request = Call("work")
         try:
             known = self.ledger.find(id, digest)
@@ -205,19 +188,13 @@ class Session:
             return known
         outcome = CallOutcome(request, id)
         self.ledger.note(id, outcome, digest, acknowledged)
-        task = asyncio.get_running_loop().create_task(self._work(outcome, work))
-        outcome.then(partial(_cancel, task))
-        return outcome
-
-    async def _work(self, outcome: CallOutcome, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         try:
-            result = await work()
-        except EnvTorchError as error:
-            self.ledger.settle(outcome, None, error)
+            rest = work()
         except Exception as error:
             self.ledger.settle(outcome, None, failure_of("work", error))
         else:
-            self.ledger.settle(outcome, result)
+            settle_with(rest, outcome, self.ledger)
+        return outcome
 
     def _refusal(self) -> EnvTorchError:
         if self._gone is not None:
@@ -252,11 +229,20 @@ class Session:
         """Start what waits, while the socket has room for answers. Calls answered at once are not nested."""
         if not self._is_advancing:
             self._is_advancing = True
-            while self._waiting and self._running is None and self._has_room:
+            while self._may_start:
                 self._start(self._waiting.popleft())
             self._is_advancing = False
         if self._idle is not None and self._running is None:
             self._idle.set()
+
+    def make_ready(self, outcome: CallOutcome) -> None:
+        """A call that kept its turn may begin."""
+        outcome.is_ready = True
+        self.proceed()
+
+    @property
+    def _may_start(self) -> bool:
+        return bool(self._waiting) and self._waiting[0].is_ready and self._running is None and self._has_room
 
     @property
     def _has_room(self) -> bool:
@@ -350,17 +336,17 @@ class Session:
             outcome = self.ledger.find(id)
         except EnvTorchError:
             return False
-        return outcome is not None and self._give_up(outcome, Cancelled("the request was taken back"))
+        return outcome is not None and self.give_up(outcome, Cancelled("the request was taken back"))
 
     def _time_out(self, outcome: CallOutcome, timeout_s: float) -> None:
-        self._give_up(outcome, TimedOut(f"no answer within {timeout_s:g} s", timeout_s=timeout_s))
+        self.give_up(outcome, TimedOut(f"no answer within {timeout_s:g} s", timeout_s=timeout_s))
 
-    def _give_up(self, outcome: CallOutcome, error: EnvTorchError) -> bool:
-        """Settle a call that nobody waits for any more, and stop it where that is possible."""
+    def give_up(self, outcome: CallOutcome, error: EnvTorchError, *, stop: bool = True) -> bool:
+        """Settle a call that nobody waits for any more. One that runs is stopped, or left to run in vain."""
         if outcome.is_settled:
             return False
         if outcome is self._running:
-            if not self.runner.stop():
+            if stop and not self.runner.stop():
                 self._end(self.runner.ended or UNSTOPPABLE)
         elif outcome in self._waiting:
             self._waiting.remove(outcome)
@@ -368,6 +354,7 @@ class Session:
             self._context.meter.answered(outcome.call.operation, 0.0, error)
         error.details["usable"] = self.is_usable
         self.ledger.settle(outcome, None, error)
+        self.proceed()  # what waited for the turn of a call that was not ready
         return True
 
     def _end(self, reason: str) -> None:

@@ -10,7 +10,7 @@ from envtorch.errors import EnvTorchError, FactoryFailed
 from envtorch.protocol.calls import Call
 from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.runner import Runner
-from envtorch.server.sessions.session import outcome_of
+from envtorch.server.sessions.awaited_outcome import outcome_of
 
 __all__ = ["TimedBuilds", "answer_of", "close_unused", "unless_ended"]
 
