@@ -69,6 +69,7 @@ class SocketTunnel:
                     self._answered(min(1, self._unanswered))
                     await self._room()
         finally:
+            self._is_answered = False  # a frame that is still read goes nowhere
             self._answered(self._unanswered)
             self._line.close()
 
