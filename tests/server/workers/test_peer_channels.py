@@ -1,6 +1,7 @@
 """Requests that one worker passes on to another: each is answered, whatever becomes of the connection."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,44 @@ def test_a_request_under_way_is_answered_when_the_connection_ends(code: int | No
             with pytest.raises(SessionLost, match="the worker is gone"):
                 await link.ask(ATTACH)
             with pytest.raises(SessionLost, match="the worker is gone"):
-                link.forward(ATTACH)
+                link.forward(ATTACH, lambda: None)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("code", "hangs_up"), [(1011, False), (TAKEN_OVER, False), (None, True)], ids=["dies", "taken", "closed"]
+)
+def test_a_request_that_is_passed_on_is_settled_when_the_connection_ends(
+    code: int | None, hangs_up: bool
+) -> None:
+    async def play() -> None:
+        worker = Worker(code)
+        under_way: list[int] = []
+        sessions: Any = SimpleNamespace(meter=SimpleNamespace(busy=under_way.append))
+        sent: list[Message] = []
+        settled: list[int] = []
+        async with serve(worker, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            ended = asyncio.Event()
+            link = PeerLink(
+                await connect(f"ws://127.0.0.1:{port}"),
+                JSON,
+                sessions,
+                sent.append,
+                always_room,
+                lambda: SessionLost("the worker is gone"),
+                lambda link, taken_over: ended.set(),
+            )
+            for id in (1, 2):
+                link.forward(Message("step", id=id, ch=0), partial(settled.append, id))
+            await worker.has_read.wait()
+            assert not settled
+            if hangs_up:
+                link.close()
+            await ended.wait()
+            await asyncio.sleep(0)
+            assert (settled, sum(under_way)) == ([1, 2], 0)
+            assert [message.type for message in sent] == (["error"] * 2 if code == 1011 else [])
 
     asyncio.run(play())

@@ -1,6 +1,8 @@
 """Sessions of one worker through sockets of the other, on the extended wire and on OpenEnv's."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +124,35 @@ class TestOneSocketManyWorkers:
             wire.say({**step(3), "ch": 0})
             assert wire.hear()[0]["id"] == 3
             assert wire.hear()[0]["id"] == 2
+            wire.close(0)
+            wire.close(1)
+
+    def test_no_more_is_read_while_too_many_far_requests_wait(
+        self, two: WorkersServer, tmp_path: Path
+    ) -> None:
+        gate = tmp_path / "gate"
+        far_ids = range(2, 2000)
+        with two.wire(HERE) as before:
+            far = before.open()["token"]
+            before.socket.socket.shutdown(2)
+        with two.wire(THERE) as wire, ThreadPoolExecutor() as thread:
+            wire.open(ch=0)
+            wire.ask(type="attach", id=1, ch=1, data={"token": far})
+
+            def send() -> None:
+                for id in far_ids:
+                    wire.say({**step(id, wait_for=str(gate)), "ch": 1})
+                wire.say({**step(2000), "ch": 0})
+
+            sent = thread.submit(send)
+            try:
+                with pytest.raises(TimeoutError):
+                    wire.socket.recv(timeout=1.0)  # nor the last one, which would be answered at once
+            finally:
+                gate.touch()
+            answers = wire.hear_all({*far_ids, 2000})
+            assert all(answer["type"] == "observation" for answer in answers.values())
+            sent.result(PATIENCE_S)
             wire.close(0)
             wire.close(1)
 

@@ -347,7 +347,9 @@ class ExtendedConversation:
         far = take(message.ch, None)
         if far is None:
             raise SessionLost(f"there is no session on channel {message.ch}: open or attach one first")
-        far.forward(message)
+        size = data_size(message)
+        far.forward(message, partial(self._backlog.remove, size))
+        self._backlog.add(size)
 
     # The requests that are about sessions.
 
@@ -372,6 +374,7 @@ class ExtendedConversation:
             self._require_free(message.ch, self._channels)
             return await self._far.take_up(found.worker, message)
         finally:
+            self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * self._session_count
             for close in self._awaited.pop(message.ch):
                 self._dispatch_or_refuse(close)
 
@@ -409,7 +412,6 @@ class ExtendedConversation:
             raise ProtocolError("the session is on another channel of this socket already: use that one")
         session.hold(self)
         self._channels[channel] = session
-        self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * len(self._channels)
         return self._told(session)
 
     def _told(self, session: Session) -> Reply:
@@ -462,8 +464,12 @@ class ExtendedConversation:
     def _send(self, message: Message) -> None:
         self._answers.add(message)
 
+    @property
+    def _session_count(self) -> int:
+        return len(self._channels) + len(self._far.held)
+
     def _has_several(self) -> bool:
-        return len(self._channels) + len(self._far.held) > 1
+        return self._session_count > 1
 
     def _say_draining(self) -> None:
         self._send(Message("draining"))

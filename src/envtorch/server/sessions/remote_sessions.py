@@ -26,8 +26,8 @@ class HeldByPeer(Exception):
 class PeerSession(Protocol):
     """A session of another worker that a socket of this worker is attached to."""
 
-    def forward(self, message: Message) -> None:
-        """Pass a request on; its reply is sent when it comes."""
+    def forward(self, message: Message, settled: Callable[[], None]) -> None:
+        """Pass a request on; its reply is sent when it comes. `settled` is called then, or when none will."""
 
 
 class PeerChannels(Protocol):

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
@@ -29,6 +30,13 @@ Room = Callable[[], Awaitable[None]]
 """Waits while the socket here has too much to send, and no longer than it lasts."""
 Gone = Callable[[], EnvTorchError]
 """What to say of a session whose worker does not answer any more."""
+
+
+class Expected(NamedTuple):
+    """Who waits for a reply, and what to call when it has come, or when the connection has ended."""
+
+    receiver: Receiver
+    settled: Callable[[], None]
 
 
 class PeerLink:
@@ -54,12 +62,12 @@ class PeerLink:
         self._outbox: list[Message] = []
         self._wake = asyncio.Event()
         self._closing = self._has_ended = False
-        self._expected: dict[tuple[int, int], deque[Receiver]] = {}
+        self._expected: dict[tuple[int, int], deque[Expected]] = {}
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._write())]
 
-    def forward(self, message: Message) -> None:
-        self._request(message, self._send)
+    def forward(self, message: Message, settled: Callable[[], None]) -> None:
+        self._request(message, Expected(self._send, settled))
 
     async def ask(self, message: Message) -> Message:
         """The reply to a request; an error when the connection ends before it."""
@@ -69,16 +77,16 @@ class PeerLink:
             if not answered.done():
                 answered.set_result(reply)
 
-        self._request(message, resolve)
+        self._request(message, Expected(resolve, lambda: None))
         return await answered
 
-    def _request(self, message: Message, receiver: Receiver) -> None:
+    def _request(self, message: Message, expected: Expected) -> None:
         """While it is under way the server is busy with it, and does not shut down before the answer."""
         assert message.id is not None
         if self._has_ended:
             raise self._gone()
         self._sessions.meter.busy(+1)
-        self._expected.setdefault((message.ch, message.id), deque()).append(receiver)
+        self._expected.setdefault((message.ch, message.id), deque()).append(expected)
         self._outbox.append(message)
         self._wake.set()
 
@@ -113,14 +121,15 @@ class PeerLink:
         if message.id is None:
             return  # the neighbour is draining; so is this worker, and says so itself
         key = (message.ch, message.id)
-        receivers = self._expected.get(key)
-        if not receivers:
+        waiting = self._expected.get(key)
+        if not waiting:
             return
-        receiver = receivers.popleft()
-        if not receivers:
+        expected = waiting.popleft()
+        if not waiting:
             del self._expected[key]
         self._sessions.meter.busy(-1)
-        receiver(message)
+        expected.settled()
+        expected.receiver(message)
 
     def _end(self) -> None:
         """Tell whoever still waits. Not the socket's client when it has hung up, or when another socket took
@@ -130,10 +139,11 @@ class PeerLink:
         self._tasks[1].cancel()
         self._ended(self, taken_over)
         waiting, self._expected = self._expected, {}
-        for (channel, id), receivers in waiting.items():
+        for (channel, id), every in waiting.items():
             lost = Message.of(error_reply(self._gone(), self._format), id=id, ch=channel)
-            for receiver in receivers:
+            for receiver, settled in every:
                 self._sessions.meter.busy(-1)
+                settled()
                 if receiver is not self._send or not (taken_over or self._closing):
                     receiver(lost)
 
