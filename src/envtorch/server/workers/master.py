@@ -122,7 +122,23 @@ class Master:
             logger.error("worker %d ended %s; another is started", worker, describe(status))
             wait_s = FIRST_WAIT_S if served else min(wait_s * 2, LONGEST_WAIT_S)
             await asyncio.sleep(0 if served else wait_s)
-            child = await self._spawn(worker)
+            another = await self._replace(worker)
+            if another is None:
+                return
+            child = another
+
+    async def _replace(self, worker: int) -> WorkerChild | None:
+        """Another worker of that number, as soon as the system has room for one; None once all shall stop."""
+        del self._children[worker]
+        wait_s = FIRST_WAIT_S
+        while not self._stopping:
+            try:
+                return await self._spawn(worker)
+            except OSError as error:
+                logger.error("worker %d cannot be started: %s; tried again in %g s", worker, error, wait_s)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+        return None
 
     # Connections.
 

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from envtorch.errors import CapacityReached, ConfigurationError, from_wire
@@ -72,14 +72,17 @@ class WorkerChild:
     async def start(
         cls, plan: WorkerPlan, private: socket.socket, page: Page, register: Register
     ) -> "WorkerChild":
-        """A fresh interpreter, in a group of its own: a Ctrl-C at the terminal is the master's affair."""
-        line_here, line_there = socket.socketpair()
-        hatch_here, hatch_there = socket.socketpair()
-        hatch_here.setblocking(False)
+        """A fresh interpreter, in a group of its own: a Ctrl-C at the terminal is the master's affair.
+
+        Raises `OSError` when the system has no memory, process or descriptor for it; then nothing is left.
+        """
         numbers = page.worker(plan.worker)
         numbers.connections = numbers.received = 0
-        descriptors = (line_there.fileno(), hatch_there.fileno(), private.fileno(), page.descriptor)
-        with line_there, hatch_there:
+        with ExitStack() as unless_started:
+            line_here, line_there = map(unless_started.enter_context, socket.socketpair())
+            hatch_here, hatch_there = map(unless_started.enter_context, socket.socketpair())
+            hatch_here.setblocking(False)
+            descriptors = (line_there.fileno(), hatch_there.fileno(), private.fileno(), page.descriptor)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
@@ -89,8 +92,13 @@ class WorkerChild:
                 pass_fds=descriptors,
                 start_new_session=True,
             )
-        send_plan(line_here, plan)
-        return cls(plan.worker, process, await MessageLine.over(line_here), hatch_here, page, register)
+            unless_started.callback(_signal, process, signal.SIGKILL)
+            line_there.close()
+            hatch_there.close()
+            send_plan(line_here, plan)
+            line = await MessageLine.over(line_here)
+            unless_started.pop_all()
+        return cls(plan.worker, process, line, hatch_here, page, register)
 
     @property
     def process_id(self) -> int:
@@ -132,8 +140,7 @@ class WorkerChild:
     # Its life.
 
     def signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        _signal(self._process, number)
 
     async def ended(self) -> int:
         """Wait for its end; then its sessions are lost, and its slots free. Says how it ended."""
@@ -201,11 +208,15 @@ class WorkerChild:
 
     def _withdraw(self, call: int, several: list[Names]) -> None:
         take = self._takes.get(call)
-        if take is not None:
-            take.cancel()
+        if take is not None and take.cancel():
             return
         for names in several:
             self._register.free(self._number, names)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
 
 
 def describe(status: int) -> str:
