@@ -92,3 +92,21 @@ class Gallery(Environment[Login, Picture, State]):
     @property
     def state(self) -> State:
         return State()
+
+
+class Stroke(Action):
+    points: Any = None
+
+
+class Canvas(Environment[Stroke, Picture, State]):
+    """Takes an array."""
+
+    def reset(self) -> Picture:
+        return Picture()
+
+    def step(self, action: Stroke) -> Picture:
+        return Picture(user=type(action.points).__name__)
+
+    @property
+    def state(self) -> State:
+        return State()

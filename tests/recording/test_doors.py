@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from envtorch import GenericEnvClient, create_app
@@ -14,8 +15,8 @@ from envtorch.recording import Recording, Reset, Step, ToolCall, find_recordings
 from envtorch.testing import check_replay
 from envtorch.tools import CallToolAction, CallToolObservation
 from tests import patient
-from tests.recording.environments import Gallery, Walk, WalkOnThread
-from tests.support import PATIENCE_S, Running, running
+from tests.recording.environments import Canvas, Gallery, Walk, WalkOnThread
+from tests.support import PATIENCE_S, Running, eventually, running
 from tests.tools.environments import Basket
 
 
@@ -190,6 +191,51 @@ def test_secrets_are_never_written(tmp_path: Path) -> None:
     moments = recording.moments(recording.episodes[0])
     assert [moment.redacted for moment in moments] == [True, True]
     assert moments[1].observation["pixels"] == [[7, 7], [7, 7]], "arrays are lists"
+
+
+def test_a_tool_call_with_a_large_integer_is_answered_and_recorded(tmp_path: Path) -> None:
+    tools = {"action_cls": CallToolAction, "observation_cls": CallToolObservation}
+    with recorded(Basket, tmp_path, **tools) as server, server.socket("/mcp") as socket:
+        for number, (name, arguments) in enumerate([("put", {"thing": 2**70}), ("look", {})]):
+            params = {"name": name, "arguments": arguments}
+            socket.send(
+                json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+            )
+            assert json.loads(socket.recv(timeout=PATIENCE_S))["id"] == number
+    recording = the_recording(tmp_path)
+    (episode,) = recording.episodes
+    assert episode.complete
+    assert [moment.given for moment in recording.moments(episode)] == [
+        {"tool": "put", "arguments": {"thing": 2**70}},
+        {"tool": "look", "arguments": {}},
+    ]
+
+
+def test_arrays_in_actions_are_recorded_as_lists(tmp_path: Path) -> None:
+    with recorded(Canvas, tmp_path, max_concurrent_envs=1) as server:
+        with GenericEnvClient(server.url, wire="msgpack") as env:
+            env.reset()
+            assert env.step({"points": numpy.arange(3.0)}).observation["user"] == "ndarray"
+        assert server.sessions.recorder is not None
+        assert server.sessions.recorder.dropped == 0
+    recording = the_recording(tmp_path)
+    (episode,) = recording.episodes
+    assert [moment.given for moment in recording.moments(episode)][1:] == [{"points": [0.0, 1.0, 2.0]}]
+
+
+def test_an_action_that_cannot_be_written_is_counted_and_its_episode_has_a_gap(tmp_path: Path) -> None:
+    with recorded(Canvas, tmp_path, max_concurrent_envs=1, record_required=True) as server:
+        recorder = server.sessions.recorder
+        assert recorder is not None
+        with GenericEnvClient(server.url, wire="msgpack") as env:
+            env.reset()
+            env.step({"points": numpy.array([1j, 2j])})
+            env.step({"points": 1})
+        eventually(lambda: recorder.dropped == 1, "the line is counted")
+    recording = the_recording(tmp_path)
+    (episode,) = recording.episodes
+    assert not episode.complete
+    assert [moment.step for moment in recording.moments(episode)] == [0, 2]
 
 
 def test_a_server_that_records_nothing_has_nothing_in_its_way(tmp_path: Path) -> None:

@@ -7,14 +7,19 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envtorch import GenericEnvClient
 from envtorch.errors import ConfigurationError
+from envtorch.protocol.calls import Call
 from envtorch.recording import Recording, find_recordings
+from envtorch.recording.format import End, Lost, read_line, write_line
 from envtorch.recording.parquet import COLUMNS, export
 from envtorch.recording.recorder import Recorder
+from envtorch.recording.redaction import Redactor
+from envtorch.recording.session_recorder import SessionRecorder
 from envtorch.recording.writer import LineWriter
 from tests.recording.environments import Walk
 from tests.recording.test_doors import recorded, the_recording
@@ -105,7 +110,7 @@ def test_a_disk_that_cannot_keep_up_costs_lines_and_says_so(tmp_path: Path) -> N
     assert not episode.complete
 
 
-def test_a_value_that_cannot_be_written_costs_one_line(tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_written_costs_one_line_and_is_counted(tmp_path: Path) -> None:
     writer = LineWriter(tmp_path / "lines", first_line=b"first\n", describe_loss=lambda missing: b"lost\n")
 
     def broken() -> bytes:
@@ -115,7 +120,43 @@ def test_a_value_that_cannot_be_written_costs_one_line(tmp_path: Path) -> None:
     writer.put(1, 1, broken)
     writer.put(1, 1, lambda: b"two\n")
     writer.close()
-    assert (tmp_path / "lines").read_bytes() == b"first\none\ntwo\n"
+    written = (tmp_path / "lines").read_text().split()
+    assert sorted(written) == ["first", "lost", "one", "two"]
+    assert [line for line in written if line != "lost"] == ["first", "one", "two"]
+    assert writer.dropped == 1
+
+
+def test_a_line_that_was_never_put_is_counted_and_told(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, environment="walk")
+    recorder.put(1, 1, lambda: write_line(End(episode=1, at=0.0, reason="closed")))
+    recorder.lose(1)
+    assert recorder.dropped == 1
+    recorder.close()
+    lines = [read_line(text) for text in find_recordings(tmp_path)[0].read_bytes().splitlines()]
+    assert sum(line.count for line in lines if isinstance(line, Lost)) == 1
+
+
+def test_a_call_that_cannot_be_recorded_is_counted_and_raises_nothing() -> None:
+    class BrokenStore:
+        redactor = Redactor()
+        lost: list[int] = []
+
+        def next_episode(self) -> int:
+            return 7
+
+        def put(self, episode: int, size: int, render: Any) -> None:
+            raise RuntimeError("can't start new thread")
+
+        def lose(self, episode: int) -> None:
+            self.lost.append(episode)
+
+        def require_disk(self) -> None: ...
+
+    store = BrokenStore()
+    recorder = SessionRecorder(store, 1)
+    recorder.note(Call.reset(), None)
+    recorder.note(Call.step(b"{}"), None)
+    assert store.lost == [7, 7]
 
 
 def test_parquet_loads_with_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Threads are woken a few at a time, and none is left asleep."""
+"""Threads are woken a few at a time, and none is left asleep. Every result is delivered."""
 
 import asyncio
 import threading
@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from envtorch.server.runners.thread_runner import MOST_WOKEN, ThreadStarts, WorkerThread
+from envtorch.protocol.host import CallResult
+from envtorch.server.runners.thread_runner import MOST_WOKEN, ThreadResults, ThreadStarts, WorkerThread
 from tests.support import PATIENCE_S
 
 MANY = 8 * MOST_WOKEN
@@ -96,3 +97,19 @@ def test_every_call_of_many_rounds_is_made_once() -> None:
     assert sorted(made) == list(range(20 * MANY))
     for worker in workers:
         worker.jobs.put(None)
+
+
+def test_a_result_that_cannot_be_delivered_keeps_no_other_from_its_session() -> None:
+    async def deliver() -> None:
+        loop = asyncio.get_running_loop()
+        results = ThreadResults(loop)
+        delivered: asyncio.Future[Any] = loop.create_future()
+
+        def fail(result: Any, error: Any) -> None:
+            raise OverflowError("no room for that")
+
+        results.post(fail, CallResult(1, None))
+        results.post(lambda result, error: delivered.set_result(result), CallResult(2, None))
+        assert await asyncio.wait_for(delivered, PATIENCE_S) == 2
+
+    asyncio.run(deliver())

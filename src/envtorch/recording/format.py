@@ -165,7 +165,7 @@ class End(_Line, tag="end", frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Lost(_Line, tag="lost", frozen=True, kw_only=True, omit_defaults=True):
-    """The disk could not keep up, and these episodes have gaps."""
+    """Lines that could not be written: these episodes have gaps."""
 
     count: int
     episodes: list[int]

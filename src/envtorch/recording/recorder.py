@@ -57,6 +57,8 @@ class Recorder:
         self._versions = dict(versions or versions_of())
         self._backlog_bytes = backlog_bytes
         self._writer: LineWriter | None = None
+        self._lost_before = 0
+        """Lines that were lost while there was no file."""
         self._turn = threading.Lock()
         self._sessions = count(1)
         self._episodes = count(1)
@@ -97,7 +99,7 @@ class Recorder:
     @property
     def dropped(self) -> int:
         """How many lines could not be written."""
-        return self._writer.dropped if self._writer is not None else 0
+        return self._lost_before + (self._writer.dropped if self._writer is not None else 0)
 
     @property
     def refuses_calls(self) -> bool:
@@ -118,6 +120,14 @@ class Recorder:
             if self._writer is None:
                 self._writer = self._begin()
             self._writer.put(episode, size, render)
+
+    def lose(self, episode: int) -> None:
+        """Count a line that could not even be put."""
+        with self._turn:
+            if self._writer is None:
+                self._lost_before += 1
+            else:
+                self._writer.lose(episode)
 
     def _begin(self) -> LineWriter:
         now = datetime.now(UTC)

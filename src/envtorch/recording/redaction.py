@@ -38,7 +38,8 @@ class Redactor:
         return value, False
 
     def _field(self, name: Any, value: Any) -> tuple[Any, bool]:
-        if value not in (None, "") and (name in self._names or _TELLING.search(str(name))):
+        is_empty = value is None or (isinstance(value, str) and not value)
+        if not is_empty and (name in self._names or _TELLING.search(str(name))):
             return REDACTED, True
         return self.clean(value)
 

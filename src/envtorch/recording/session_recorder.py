@@ -1,20 +1,23 @@
 """The recorder of one session: which episode it is in, and the lines that its calls become."""
 
 import json
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from envtorch.errors import EnvTorchError
-from envtorch.protocol.calls import Call, read_arguments
+from envtorch.protocol.calls import Call
 from envtorch.protocol.encoding import Encoded
-from envtorch.protocol.formats import BY_NAME, JSON, MSGPACK, Format
+from envtorch.protocol.formats import BY_NAME, JSON, Format
 from envtorch.recording.format import End, Fault, RecordedCall, Reset, Step, ToolCall, write_line
 from envtorch.recording.redaction import Redactor
 
 __all__ = ["Given", "SessionRecorder", "Timing"]
+
+logger = logging.getLogger(__name__)
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -34,12 +37,6 @@ class Given(msgspec.Struct, frozen=True):
     data: bytes
     format: Format
 
-    @classmethod
-    def of(cls, value: bytes | Mapping[str, Any], format: Format = JSON) -> "Given":
-        if isinstance(value, bytes):
-            return cls(value, format)
-        return cls(MSGPACK.write(dict(value)), MSGPACK) if value else _NOTHING
-
     def read(self) -> Any:
         try:
             return self.format.read(self.data)
@@ -57,6 +54,7 @@ class RecordingStore(Protocol):
 
     def next_episode(self) -> int: ...
     def put(self, episode: int, size: int, render: Any) -> None: ...
+    def lose(self, episode: int) -> None: ...
     def require_disk(self) -> None: ...
 
 
@@ -85,19 +83,26 @@ class SessionRecorder:
         self._timing = Timing.now()
 
     def note(self, call: Call, came: "Came | None") -> None:
-        """A call is over. None came of one that was given up while it ran."""
+        """A call is over. None came of one that was given up while it ran. Never raises: a line that cannot
+        be put is logged, and counted as lost."""
+        try:
+            self._note(call, came)
+        except Exception:  # the call itself was made, and its caller waits for the answer
+            logger.exception("the %s of session %d could not be recorded", call.operation, self.session)
+            if self.episode is not None:
+                self._store.lose(self.episode)
+
+    def _note(self, call: Call, came: "Came | None") -> None:
         result = came if came is not None else Aborted()
         timing, strict = self._timing, call.strict
         match call.operation:
             case "reset":
                 self.reset(_given(call), timing, result, strict=strict)
             case "step":
-                options = Given(call.arguments, JSON) if call.arguments else _NOTHING
-                self.stepped(_given(call), options, timing, result, strict=strict)
+                self.stepped(_given(call), _arguments(call), timing, result, strict=strict)
             case "call_tool" | "tool_result":
-                name, arguments = read_arguments(call)
                 form = "value" if call.operation == "call_tool" else "mcp"
-                self.called_tool(name, Given.of(arguments), timing, result, form=form)
+                self.called_tool(_arguments(call), timing, result, form=form)
             case "close":
                 self.close()
 
@@ -107,17 +112,26 @@ class SessionRecorder:
             self._end("reset")
         self.episode, self.step = self._store.next_episode(), 0
         common = self._common(timing, came, strict)
-        self._put(Reset, common, came, options=options)
+        self._put(Reset, common, came, [options], lambda: {"options": options.read()})
 
     def stepped(self, action: Given, options: Given, timing: Timing, came: "Came", *, strict: bool) -> None:
         """An action was taken, or failed to be."""
         common = self._counted(timing, came, strict)
-        self._put(Step, common, came, action=action, options=options)
 
-    def called_tool(self, name: str, arguments: Given, timing: Timing, came: "Came", *, form: str) -> None:
-        """A tool was called."""
-        common = {**self._counted(timing, came, True), "name": name, "form": form}
-        self._put(ToolCall, common, came, arguments=arguments)
+        def read() -> dict[str, Any]:
+            return {"action": action.read(), "options": options.read()}
+
+        self._put(Step, common, came, [action, options], read)
+
+    def called_tool(self, given: Given, timing: Timing, came: "Came", *, form: str) -> None:
+        """A tool was called. Its name and its arguments were `given`, as a pair."""
+        common = {**self._counted(timing, came, True), "form": form}
+
+        def read() -> dict[str, Any]:
+            name, arguments = given.read()
+            return {"name": name, "arguments": arguments or {}}
+
+        self._put(ToolCall, common, came, [given], read)
 
     def close(self) -> None:
         """The session is over."""
@@ -147,16 +161,24 @@ class SessionRecorder:
             "wire": came.format if isinstance(came, Encoded) else "json",
         }
 
-    def _put(self, kind: type[RecordedCall], common: dict[str, Any], came: "Came", **given: Given) -> None:
+    def _put(
+        self,
+        kind: type[RecordedCall],
+        common: dict[str, Any],
+        came: "Came",
+        given: Sequence[Given],
+        read: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """Have a line written; `read` gives its fields from what was `given`, on the writer's thread."""
         redactor = self._store.redactor
 
         def render() -> bytes:
-            cleaned = {name: redactor.clean(value.read()) for name, value in given.items()}
+            cleaned = {name: redactor.clean(value) for name, value in read().items()}
             values = {name: value for name, (value, _) in cleaned.items()}
             redacted = any(hit for _, hit in cleaned.values())
             return write_line(kind(**common, **values, **_told(came), redacted=redacted))  # type: ignore[arg-type]
 
-        size = sum(len(value.data) for value in given.values()) + _size(came)
+        size = sum(len(value.data) for value in given) + _size(came)
         self._store.put(common["episode"], size, render)
 
 
@@ -170,6 +192,10 @@ RECORDED = frozenset({"reset", "step", "call_tool", "tool_result"})
 
 def _given(call: Call) -> Given:
     return Given(call.data, BY_NAME[call.format]) if call.data else _NOTHING
+
+
+def _arguments(call: Call) -> Given:
+    return Given(call.arguments, JSON) if call.arguments else _NOTHING
 
 
 Came = Encoded | bytes | BaseException

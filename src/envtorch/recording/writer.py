@@ -31,9 +31,9 @@ class LineWriter:
     """Appends lines to one file, in order.
 
     Each batch is one write, and what could be written only in part is cut off again, so the file holds whole
-    lines; after a kill at most the last one is torn. Lines that the disk refuses, or for which there is no
-    room in the backlog, are counted by episode, and `describe_loss` renders the line that says so once
-    writing is possible again. `problem` says why nothing can be written at the moment.
+    lines; after a kill at most the last one is torn. Lines that the disk refuses, that cannot be rendered, or
+    for which there is no room in the backlog, are counted by episode, and `describe_loss` renders the line
+    that says so once writing is possible again. `problem` says why nothing can be written at the moment.
     """
 
     def __init__(
@@ -83,6 +83,12 @@ class LineWriter:
             self._bytes += size
             self._changed.notify()
 
+    def lose(self, episode: int) -> None:
+        """Count a line that was never put."""
+        with self._changed:
+            self._overflowed[episode] += 1
+            self.dropped += 1
+
     def close(self) -> None:
         """Write what waits, and close the file."""
         with self._changed:
@@ -122,17 +128,27 @@ class LineWriter:
             return batch, overflowed
 
     def _write(self, batch: list[_Waiting], overflowed: Counter[int]) -> None:
-        lines = [line for line in map(self._rendered, batch) if line is not None]
+        lines: list[bytes] = []
+        rendered: Counter[int] = Counter()
+        missing = overflowed.copy()
+        for line in batch:
+            text = self._rendered(line)
+            if text is None:
+                missing[line.episode] += 1
+            else:
+                lines.append(text)
+                rendered[line.episode] += 1
+        self._count_dropped(missing.total() - overflowed.total())
         if self._refused:
             lines.insert(0, self._describe_loss(self._refused))
-        if overflowed:
-            lines.append(self._describe_loss(overflowed))
+        if missing:
+            lines.append(self._describe_loss(missing))
         try:
             self._append(lines)
         except OSError as error:
-            self._refused.update(overflowed)
-            self._refused.update(line.episode for line in batch)
-            self.dropped += len(batch)
+            self._refused.update(missing)
+            self._refused.update(rendered)
+            self._count_dropped(rendered.total())
             if self.problem is None:
                 logger.error("recording to %s has stopped: %s", self.path, error.strerror)
             self.problem = error.strerror or str(error)
@@ -141,6 +157,10 @@ class LineWriter:
             if self.problem is not None:
                 logger.warning("recording to %s goes on", self.path)
             self.problem = None
+
+    def _count_dropped(self, lines: int) -> None:
+        with self._changed:
+            self.dropped += lines
 
     def _rendered(self, line: _Waiting) -> bytes | None:
         try:

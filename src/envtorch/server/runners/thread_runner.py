@@ -1,6 +1,7 @@
 """Environments on threads of their own, always the same one: for environments that block."""
 
 import asyncio
+import logging
 import os
 import threading
 from collections import deque
@@ -17,6 +18,8 @@ from envtorch.server.runners.forked_process import end_if_forked, finish_here
 from envtorch.server.runners.runner import Done
 
 __all__ = ["LoopThreadRunner", "ThreadResults", "ThreadRunner", "ThreadStock", "WorkerThread"]
+
+logger = logging.getLogger(__name__)
 
 MOST_WOKEN = 4
 """How many threads may be on their way to a call."""
@@ -46,7 +49,10 @@ class ThreadResults:
         self._will_deliver = False  # before looking: what comes after the last look wakes the loop again
         while self._ready:
             done, answered = self._ready.popleft()
-            done(*answered)
+            try:
+                done(*answered)
+            except Exception:  # the results of other sessions wait behind this one
+                logger.exception("the result of a call could not be delivered")
 
 
 class WorkerThread:
