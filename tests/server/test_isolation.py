@@ -260,7 +260,7 @@ class TestDeaths:
     def test_one_that_dies_before_its_session_is_replaced(self) -> None:
         with serving(Reckless) as server:
             assert patient.get(f"{server.url}/metadata").status_code == 200
-            spare: Any = server.sessions._spare
+            spare: Any = server.sessions.questions.spare
             os.kill(spare.process, signal.SIGKILL)
             eventually(lambda: spare.ended is not None, "its death is noticed")
             with Client(server.url) as env:

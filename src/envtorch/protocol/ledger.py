@@ -44,21 +44,15 @@ class CallOutcome:
     """What came of a call, or will. It is settled once; what comes later changes nothing."""
 
     __slots__ = (
-        "_listeners",
-        "began",
-        "call",
-        "deadline",
-        "error",
-        "id",
-        "is_ready",
-        "is_settled",
-        "result",
-        "too_late",
-    )
+        "_listeners", "began", "call", "deadline", "error", "id", "is_question", "is_ready", "is_settled",
+        "result", "too_late",
+    )  # fmt: skip
 
-    def __init__(self, call: Call, id: int | str | None = None) -> None:
+    def __init__(self, call: Call, id: int | str | None = None, *, is_question: bool = False) -> None:
         self.call = call
         self.id = id
+        self.is_question = is_question
+        """Whether the server made the call for somebody else than the session's caller."""
         self.result: Any = None
         self.error: EnvTorchError | None = None
         self.is_settled = False

@@ -31,11 +31,12 @@ from envtorch.server.runners.runner import Runner
 from envtorch.server.runners.thread_runner import ThreadStock
 from envtorch.server.sessions.environment_factory import Factory
 from envtorch.server.sessions.other_replicas import missing
+from envtorch.server.sessions.questions import Questions
 from envtorch.server.sessions.remote_sessions import NoPeers, Peers
 from envtorch.server.sessions.session import Session
 from envtorch.server.sessions.session_copies import copies_of
 from envtorch.server.sessions.slots import Names, Room, Slots
-from envtorch.server.sessions.timed_builds import TimedBuilds, answer_of, close_unused, unless_ended
+from envtorch.server.sessions.timed_builds import TimedBuilds
 from envtorch.server.telemetry.metrics import Meter
 from envtorch.server.telemetry.tracing import Span, no_span
 from envtorch.types import ConcurrencyConfig, ServerCapacityStatus
@@ -58,6 +59,9 @@ SHORTEST_CLOSE_S = 1.0
 """How long closing may take after a drain that used up its time."""
 
 MIN_TOKEN_LENGTH = 16
+
+ANONYMOUS = ""
+"""Stands for the anonymous session among those that are being opened; no token is empty."""
 
 MOST_BUILDERS = 64
 """How many environments that live on the loop are built at once. A constructor may block, so each is built on
@@ -95,9 +99,7 @@ class Sessions:
         self._live: dict[str, Session] = {}
         self._by_token: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Task[Session]] = {}
-        self._spare: Runner | None = None
-        """An environment that was built to answer a question about it, kept for the next session."""
-        self._spare_turn = asyncio.Lock()
+        self.questions = Questions(self._live, self._build, lambda: not self.slots.is_full)
         self._known_class = factory.environment_class
         self._builders = asyncio.Semaphore(MOST_BUILDERS)
         self._need_threads: bool | None = None
@@ -184,28 +186,16 @@ class Sessions:
     # Asking about the environment.
 
     async def spare(self) -> Runner:
-        """A live environment to ask about metadata, schema or health. Raises `FactoryFailed`.
+        """A live environment to look at. Raises `FactoryFailed`.
 
-        Nothing is built for the question alone: a session's environment will do, else one is built
-        and kept for the next session.
+        Nothing is built for that alone: a session's environment will do, else one is built and kept for the
+        next session.
         """
-        async with self._spare_turn:
-            spare = self._spare = await unless_ended(self._spare)
-            if spare is None:
-                if self._live:
-                    return next(iter(self._live.values())).runner
-                spare = self._spare = await self._build()
-            return spare
+        return await self.questions.runner()
 
     async def ask(self, call: Call) -> Any:
         """What some live environment answers to a call that is no part of an episode."""
-        runner = await self.spare()
-        if runner is self._spare:
-            return await answer_of(runner, call)
-        session = next((s for s in self._live.values() if s.runner is runner and s.is_usable), None)
-        if session is None:
-            return await self.ask(call)  # it closed in between
-        return await session.call(call)
+        return await self.questions.ask(call)
 
     # Opening.
 
@@ -220,12 +210,17 @@ class Sessions:
         session = self._by_token.get(token)
         if session is not None:
             return session
-        opening = self._opening.get(token)
+        grace = min(grace_s or self.config.reconnect_grace, self.config.max_reconnect_grace)
+        return await self._shared(
+            token, lambda: self.open(held=False, wait_s=wait_s, unheld_s=grace, token=token)
+        )
+
+    async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Session]]) -> Session:
+        """The session that `work` opens, or that it opens already for another caller with the same key."""
+        opening = self._opening.get(key)
         if opening is None:
-            grace = min(grace_s or self.config.reconnect_grace, self.config.max_reconnect_grace)
-            work = self.open(held=False, wait_s=wait_s, unheld_s=grace, token=token)
-            opening = self._opening[token] = asyncio.get_running_loop().create_task(work)
-            opening.add_done_callback(lambda _: self._opened(token))
+            opening = self._opening[key] = asyncio.get_running_loop().create_task(work())
+            opening.add_done_callback(lambda _: self._opened(key))
         return await asyncio.shield(opening)
 
     async def open(
@@ -250,8 +245,7 @@ class Sessions:
         names = Names.new(token, self.replica)
         await self.slots.take(wait_s, names)
         try:
-            async with self._spare_turn:
-                spare, self._spare = await unless_ended(self._spare), None
+            spare = await self.questions.take_spare()
         except BaseException:
             self.slots.free(names)
             raise
@@ -376,9 +370,13 @@ class Sessions:
 
     async def anonymous(self) -> Session:
         """The one session that callers without an id share, on a server with room for one session."""
-        if self._anonymous is None or self._anonymous.id not in self._live:
-            self._anonymous = await self.open(held=False)
-        return self._anonymous
+        if self._anonymous is not None and self._anonymous.id in self._live:
+            return self._anonymous
+        return await self._shared(ANONYMOUS, self._open_anonymous)
+
+    async def _open_anonymous(self) -> Session:
+        session = self._anonymous = await self.open(held=False)
+        return session
 
     def claim(self, session: Session) -> None:
         """Its caller has shown the token: from now on the session is somebody's."""
@@ -430,9 +428,9 @@ class Sessions:
             return False
         return True
 
-    def _opened(self, token: str) -> None:
+    def _opened(self, key: str) -> None:
         """A session was opened, or could not be."""
-        del self._opening[token]
+        del self._opening[key]
         self._look_if_finished()
 
     def _look_if_finished(self) -> None:
@@ -476,7 +474,7 @@ class Sessions:
         closing: dict[asyncio.Future[None], Session | None] = {
             asyncio.ensure_future(session.close(reason)): session for session in live
         }
-        closing[asyncio.ensure_future(self._close_spare())] = None
+        closing[asyncio.ensure_future(self.questions.close())] = None
         _, hanging = await asyncio.wait(closing, timeout=left_s)
         for task in hanging:
             session = closing[task]
@@ -489,9 +487,3 @@ class Sessions:
             await self._launcher.close()
         if self.recorder is not None:
             self.recorder.close()  # not in a thread: none can be started while Python ends
-
-    async def _close_spare(self) -> None:
-        async with self._spare_turn:
-            spare, self._spare = self._spare, None
-        if spare is not None:
-            await close_unused(spare)

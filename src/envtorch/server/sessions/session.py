@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,6 +18,7 @@ from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.awaited_outcome import outcome_of, settle_with
 from envtorch.server.sessions.session_context import Holder, SessionContext
 from envtorch.server.sessions.slots import Names
+from envtorch.server.telemetry.failure_log import log_failure
 from envtorch.server.telemetry.tracing import no_span
 from envtorch.types import SessionInfo
 
@@ -115,6 +115,11 @@ class Session:
         """Whether the session takes another call."""
         return self._gone is None
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a call would be made at once."""
+        return self.is_usable and self.is_idle and not self._waiting and self._has_room
+
     # Calling the environment.
 
     def submit(
@@ -126,6 +131,7 @@ class Session:
         acknowledged: int | None = None,
         timeout_s: float | None = None,
         is_ready: bool = True,
+        is_question: bool = False,
     ) -> CallOutcome:
         """Have a call made in its turn, exactly once; what came of it, or will. Never raises, never blocks.
 
@@ -133,6 +139,7 @@ class Session:
         `timeout_s`, counted from now, the outcome is `TimedOut`: a call that awaits is then cancelled, and
         the session goes on; one that blocks a thread cannot be stopped, and the session is lost with it.
         A call that is not ready keeps its turn until it is made ready or given up.
+        The lease runs on during a question, which somebody else than the session's caller asks.
         """
         if id is not None:
             try:
@@ -147,7 +154,7 @@ class Session:
             return CallOutcome.refused(call, self._refusal())
         if self._recorder is not None and (refusal := self._recorder.refusal(call)) is not None:
             return CallOutcome.refused(call, refusal)
-        outcome = CallOutcome(call, id)
+        outcome = CallOutcome(call, id, is_question=is_question)
         outcome.is_ready = is_ready
         if id is not None:
             self.ledger.note(id, outcome, digest, acknowledged)
@@ -206,7 +213,7 @@ class Session:
         outcome.began = self._clock()
         if self._recorder is not None:
             self._recorder.begin()
-        if self._expiry is not None and not self._was_dropped:
+        if self._expiry is not None and not self._was_dropped and not outcome.is_question:
             self._watch_lease()
         self.runner.start(outcome.call, self._answered)
 
@@ -216,12 +223,14 @@ class Session:
         assert outcome is not None
         now = self._clock()
         self._account(outcome, now, result, error)
-        self._running, self._active_at = None, now
+        self._running = None
         self.is_stuck = False
         if self.runner.ended is not None and self._gone is None:
             self._end(self.runner.ended)
-        if self.unheld_s is not None and self._holder is None:
-            self._watch_lease()
+        if not outcome.is_question:
+            self._active_at = now
+            if self.unheld_s is not None and self._holder is None:
+                self._watch_lease()
         self.ledger.settle(outcome, result, error)
         self.proceed()
 
@@ -262,21 +271,7 @@ class Session:
             gave_up = outcome.is_settled and error is not None
             self._recorder.note(outcome.call, None if gave_up else error or result)
         if isinstance(error, EnvironmentFailed) and not outcome.is_settled:
-            self._report(error, outcome.id)
-
-    def _report(self, error: EnvironmentFailed, request_id: int | str | None = None) -> None:
-        """Tell the client in a sentence, the log in full, and give both the same error id."""
-        if "error_id" in error.details:  # the failure of several sessions is logged once
-            return
-        error.details["error_id"] = error_id = secrets.token_hex(6)
-        logger.warning(
-            "session %s: %s [error %s]",
-            self.id[:8],
-            error,
-            error_id,
-            exc_info=error.__cause__ or error,
-            extra={"session_id": self.id, "request_id": request_id, "error_id": error_id},
-        )
+            log_failure(error, self.id, outcome.id)
 
     # Steps taken together with those of other sessions.
 
@@ -286,10 +281,7 @@ class Session:
         return (
             host is not None
             and host.has_begun
-            and self._running is None
-            and not self._waiting
-            and self._has_room
-            and self._gone is None
+            and self.is_free
             and id > self.ledger.newest
             and self._recorder is None
             and not self._context.draining
@@ -409,18 +401,22 @@ class Session:
     def _watch_lease(self) -> None:
         """Restart the lease, which runs while no socket holds the session.
 
-        It stops for a call, unless that call's own socket is gone.
+        It stops for a call, unless that call's own socket is gone or it is a question.
         """
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
         held = self.socket_attached or self._holder is not None
         is_over = self._rest is SessionPhase.CLOSED or self._gone is not None
-        if self.unheld_s is None or held or is_over or (self._running is not None and not self._was_dropped):
+        is_calling = self._running is not None and not self._running.is_question and not self._was_dropped
+        if self.unheld_s is None or held or is_over or is_calling:
             return
         self._expiry = asyncio.get_running_loop().call_later(self.unheld_s, self._expire)
 
     def _expire(self) -> None:
+        if not self._was_dropped and any(not waiting.is_question for waiting in self._waiting):
+            self._watch_lease()  # the caller's call waits for a question to be answered
+            return
         self._gone = f"nobody called it for {self.unheld_s:g} s"
         logger.info("session %s: closed, %s", self.id[:8], self._gone)
         self._start_closing()

@@ -12,7 +12,7 @@ from envtorch.protocol.ledger import CallOutcome
 from envtorch.server.runners.runner import Runner
 from envtorch.server.sessions.awaited_outcome import outcome_of
 
-__all__ = ["TimedBuilds", "answer_of", "close_unused", "unless_ended"]
+__all__ = ["TimedBuilds", "close_unused", "unless_ended"]
 
 logger = logging.getLogger(__name__)
 
