@@ -93,19 +93,23 @@ def test_a_session_that_opens_during_a_question_leaves_it_its_answer() -> None:
     run(test)
 
 
-def test_a_question_that_nobody_waits_for_any_more_is_over_before_the_next_call() -> None:
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_question_that_takes_long_holds_up_no_session(is_given_up: bool) -> None:
     async def test() -> None:
         async with serving(Questioned) as sessions:
             Questioned.entered.clear()
             Questioned.gate.clear()
             question = asyncio.ensure_future(sessions.ask(METADATA))
             await until(Questioned.entered.is_set)
-            question.cancel()
-            opening = asyncio.ensure_future(sessions.open(held=False))
-            await asyncio.sleep(0.05)
-            assert not opening.done()
+            if is_given_up:
+                question.cancel()
+            session = await sessions.open(held=False)
+            assert session.runner is not await sessions.spare(), "which is still in the question"
+            await session.call(Call.reset())
             Questioned.gate.set()
-            await (await opening).call(Call.reset())
+            if not is_given_up:
+                assert b"Questioned" in await question
+            assert b"Questioned" in await sessions.ask(METADATA)
 
     run(test)
 

@@ -19,7 +19,7 @@ class Questions:
     """Has questions answered by the environment of a session, else by one that is kept for the next session.
 
     That one, the spare, makes one call at a time as every environment does: questions to it wait for each
-    other, and a session that opens gets it when it has answered.
+    other. A session that opens meanwhile gets an environment of its own, as a question may take long.
     """
 
     def __init__(
@@ -34,6 +34,8 @@ class Questions:
         self._has_room = has_room
         self._turn = asyncio.Lock()
         """Held while the spare is built, asked, given away or closed."""
+        self._is_asked = False
+        """Whether the spare has a question to answer."""
 
     async def runner(self) -> Runner:
         """A live environment whose name and tools may be looked at; it may be in a call. Raises
@@ -63,10 +65,14 @@ class Questions:
         if session is not None:
             self._turn.release()
             return await outcome_of(session.submit(call, is_question=True))
-        outcome = CallOutcome(call)
-        outcome.then(lambda _: self._turn.release())  # also when nobody waits for the answer any more
+        outcome, self._is_asked = CallOutcome(call), True
+        outcome.then(self._answered)  # also when nobody waits for the answer any more
         spare.start(call, outcome.settle)
         return await outcome_of(outcome)
+
+    def _answered(self, outcome: CallOutcome) -> None:
+        self._is_asked = False
+        self._turn.release()
 
     def _session(self) -> Session | None:
         """A session that takes calls, if possible one that answers at once; None when there is none."""
@@ -79,8 +85,11 @@ class Questions:
             )
         return None
 
-    async def take_spare(self) -> Runner | None:
-        """The spare, if there is one, for a session that opens."""
+    async def take_spare(self, *, waits: bool = True) -> Runner | None:
+        """The spare, if there is one, for a session that opens. While it has a question to answer it is
+        waited for, or left out."""
+        if self._is_asked and not waits:
+            return None
         async with self._turn:
             spare, self.spare = await unless_ended(self.spare), None
             return spare

@@ -245,7 +245,7 @@ class Sessions:
         names = Names.new(token, self.replica)
         await self.slots.take(wait_s, names)
         try:
-            spare = await self.questions.take_spare()
+            spare = await self.questions.take_spare(waits=self.factory.is_shared)
         except BaseException:
             self.slots.free(names)
             raise
