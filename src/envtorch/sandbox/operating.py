@@ -31,7 +31,8 @@ _CHUNK = 1 << 16
 _LIST_LIMIT = 100_000
 _LIST_BYTES = 64 * 1024 * 1024
 _DISK_FULL = (27, 28, 122)
-_END_TIMEOUT_S = 5.0
+_END_TIMEOUT_S = 30.0
+"""How long a killed process may take to end: on a busy machine, its init may have to wait for its turn."""
 
 
 def execute(

@@ -26,7 +26,8 @@ __all__ = ["decode_lines", "decode_listing", "operate", "raise_reported"]
 
 _FAILED = 97
 _CHUNK = 1 << 16
-_END_S = 5.0
+_END_S = 30.0
+"""As in `operating`: how long a killed process may take to end on a busy machine."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
