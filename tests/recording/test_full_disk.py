@@ -32,7 +32,7 @@ class RecordingServer:
 
     def fill_disk(self) -> None:
         size = max((path.stat().st_size for path in self.directory.glob("*.jsonl")), default=0)
-        self._limit(size + 100)  # less than a line: it is written in part, and cut off again
+        self._limit(size + 10)  # less than any line: it is written in part, and cut off again
 
     def empty_disk(self) -> None:
         self._limit(resource.RLIM_INFINITY)
