@@ -117,6 +117,12 @@ def test_the_init_holds_no_file_of_this_machine(workspace: Workspace) -> None:
     assert files == dict.fromkeys(("0", "1", "2"), "/dev/null")
 
 
+def require_python3(workspace: Workspace) -> None:
+    """Skip a test whose attack is a program of Python's, where the root file system has no Python."""
+    if workspace.run("command -v python3").exit_code:
+        pytest.skip("the root of this machine has no python3, in which the attack is written")
+
+
 KILL_LOOP = b"""
 import os
 while True:
@@ -130,8 +136,7 @@ while True:
 def test_an_agent_that_kills_every_process_gets_errors_and_keeps_its_session() -> None:
     require_host_root()
     with Workspace(HOST) as workspace:
-        if workspace.run("command -v python3").exit_code:
-            pytest.skip("this machine has no python3 to try")
+        require_python3(workspace)
         workspace.write_file("/tmp/kill.py", KILL_LOOP)
         workspace.run("setsid python3 -I /tmp/kill.py &")
 
@@ -241,8 +246,7 @@ while True:
 def test_with_all_processes_used_up_files_and_shells_are_refused_and_nothing_leaks() -> None:
     require_host_root()
     with Workspace(dataclasses.replace(HOST, processes=8)) as workspace:
-        if workspace.run("command -v python3").exit_code:
-            pytest.skip("this machine has no python3 to try")
+        require_python3(workspace)
         if workspace._group is None or "pids" not in workspace._group.folders:
             pytest.skip("no control group counts processes here")
         workspace.write_file("/tmp/loop.py", FORK_LOOP)
@@ -280,8 +284,7 @@ while True:
 def test_with_all_terminals_used_up_a_shell_is_refused() -> None:
     require_host_root()
     with Workspace(HOST) as workspace:
-        if workspace.run("command -v python3").exit_code:
-            pytest.skip("this machine has no python3 to try")
+        require_python3(workspace)
         workspace.write_file("/tmp/loop.py", TERMINAL_LOOP)
         workspace.run("setsid python3 -I /tmp/loop.py &")
 
@@ -301,8 +304,7 @@ def test_with_all_terminals_used_up_a_shell_is_refused() -> None:
 def test_memory_is_limited() -> None:
     require_host_root()
     with Workspace(HOST) as workspace:
-        if workspace.run("command -v python3").exit_code:
-            pytest.skip("this machine has no python3 to try")
+        require_python3(workspace)
         answer = workspace.run("python3 -c 'x = bytearray(1 << 30)'")
         assert answer.exit_code != 0
         assert workspace.run("echo after").output == "after\n"
@@ -312,8 +314,7 @@ def test_memory_is_limited() -> None:
 def test_memory_in_sockets_ends_whoever_holds_it_and_not_the_session(sockets: str) -> None:
     require_host_root()
     with Workspace(SMALL) as workspace:
-        if workspace.run("command -v python3").exit_code:
-            pytest.skip("this machine has no python3 to try")
+        require_python3(workspace)
         if sockets == "unix" and "memory" in owned_resources().groups.unavailable:
             pytest.skip("no control group counts the memory in sockets here")
         workspace.write_file("/tmp/fill.py", SOCKETS[sockets].encode())
@@ -326,8 +327,7 @@ def test_memory_in_datagrams_is_limited() -> None:
     """What is sent beyond the limit is lost, as on any network."""
     require_host_root()
     with Workspace(SMALL) as workspace:
-        if workspace.run("command -v python3").exit_code:
-            pytest.skip("this machine has no python3 to try")
+        require_python3(workspace)
         if "memory" in owned_resources().groups.unavailable:
             pytest.skip("no control group counts the memory in sockets here")
         workspace.write_file("/tmp/send.py", FILL_DATAGRAMS.encode())
