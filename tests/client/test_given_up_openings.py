@@ -3,8 +3,11 @@
 import asyncio
 import os
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -75,6 +78,50 @@ def test_when_it_is_interrupted(server: Running) -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     every_slot_comes_free(server)
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_when_it_is_interrupted_before_it_knows_that_its_request_was_sent(
+    server: Running, is_vector: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Exception): ...
+
+    sent: list[bytes] = []
+    send = socket.socket.sendall
+
+    def interrupted_send(sock: socket.socket, data: bytes) -> None:
+        send(sock, data)
+        sent.append(data)
+        if len(sent) == 2:  # the handshake was the first
+            eventually(lambda: server.sessions.active > 0, "a session is being opened")
+            raise Interrupted
+
+    monkeypatch.setattr(socket.socket, "sendall", interrupted_send)
+    opening: Callable[[], Any] = (
+        partial(ObedientEnv.vector, server.url, COUNT) if is_vector else ObedientEnv(server.url).reset
+    )
+    with pytest.raises(Interrupted):
+        opening()
+    may_build.set()
+    eventually(lambda: server.sessions.active == 0, "no slot waits for its client until the grace is over")
+
+
+def test_when_its_server_cannot_be_told(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Exception): ...
+
+    def interrupted_send(sock: socket.socket, data: bytes) -> None:
+        monkeypatch.setattr(socket, "create_connection", refuse)
+        if b"HTTP/1.1" not in data:
+            raise Interrupted
+        send(sock, data)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError("nobody is there")
+
+    send = socket.socket.sendall
+    monkeypatch.setattr(socket.socket, "sendall", interrupted_send)
+    with pytest.raises(Interrupted):
+        ObedientEnv(server.url).reset()
 
 
 @pytest.mark.parametrize("is_closed", [False, True])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from envtorch.rollout.chat_formats import observation_text
 from envtorch.server import create_app
 from envtorch.tools import CallToolAction, CallToolObservation, CallToolResult
 from tests.rollout.dials import DialEnv, Press, Seen
-from tests.support import running
+from tests.support import cpu_s, running
 from tests.tools.environments import Basket
 
 
@@ -236,6 +237,29 @@ def test_a_call_that_is_nested_too_deeply_is_no_action() -> None:
         ToolFormat().actions(
             Completion(f'<tool_call>{{"name": "put", "arguments": {arguments}}}</tool_call>')
         )
+
+
+@pytest.mark.parametrize("client", [MCPToolClient, CodingEnv, REPLEnv])
+@pytest.mark.parametrize(
+    "piece",
+    ["<tool_call>", "<tool_call> \n", "```python ", "```python\n", "```", "`", "{", "</tool_call>"],
+)
+@pytest.mark.parametrize("tail", [" ", "\n", "x"])
+def test_a_completion_that_repeats_itself_is_read_in_one_pass(client: Any, piece: str, tail: str) -> None:
+    format = default_format(client)
+
+    def read(length: int) -> None:
+        text = piece * (length // len(piece)) + tail * length
+        with suppress(NotAnAction):
+            format.actions(Completion(text))
+
+    assert cpu_s(lambda: read(160_000)) < 60 * max(cpu_s(lambda: read(20_000)), 0.0001)
+
+
+def test_a_call_may_speak_of_calls() -> None:
+    text = '<tool_call> {"name": "put", "arguments": {"thing": "<tool_call>"}}\n</tool_call> <tool_call'
+    (call,) = ToolFormat().actions(Completion(text))
+    assert call.arguments == {"thing": "<tool_call>"}
 
 
 def test_a_cut_completion_is_named_in_the_ending_and_in_a_file(tmp_path: Path) -> None:

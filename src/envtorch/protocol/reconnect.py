@@ -29,6 +29,7 @@ from envtorch.protocol.channel import Arrived
 from envtorch.protocol.channels import ClientChannels
 from envtorch.protocol.extended import FORMATS
 from envtorch.protocol.formats import READ_ERRORS, Format
+from envtorch.protocol.outage import Outage
 from envtorch.protocol.wire import Answer, Ask
 
 __all__ = [
@@ -173,34 +174,6 @@ def connected(timings: Timings, clock: Callable[[], float]) -> SocketFlow[Format
         yield Sleep(delay)
 
 
-class Outage:
-    """The time from losing a socket until every session is on another one. It has one time budget, however
-    many calls are made meanwhile."""
-
-    def __init__(self, began: float, timings: Timings) -> None:
-        self._ends = began + timings.reconnect_s
-        self._refused_s = timings.refused_s
-        self._backoff = new_backoff()
-        self.reason: Exception | None = None
-        self.is_shut_down = False
-        """The server said that it was going away."""
-
-    def failed(self, now: float, error: Exception) -> None:
-        """An attempt to connect failed."""
-        self.reason = error
-        refused = isinstance(error, ConnectFailed) and error.details.get("is_refused", False)
-        final = isinstance(error, ConnectFailed) and error.details.get("is_final", False)
-        if final or (refused and self.is_shut_down):
-            self._ends = now
-        elif refused:
-            self._ends = min(self._ends, now + self._refused_s)
-
-    def next_delay(self, now: float) -> float | None:
-        """How long to wait before the next attempt; None when the budget is used up."""
-        delay = self._backoff.next_s()
-        return delay if now + delay < self._ends else None
-
-
 class Reconnecting:
     """The sessions of one client or vector, over as many sockets as it takes.
 
@@ -257,8 +230,22 @@ class Reconnecting:
         except GeneratorExit:
             raise
         except BaseException:
-            yield from self._tell(self.channels.farewell())
+            yield from self._take_back()
             raise
+
+    def _take_back(self) -> SocketFlow[None]:
+        """End the sessions that are being opened. On another socket, if this one was left in the middle of
+        the message that asks for them: it may have been sent whole."""
+        if not self._is_connected:
+            try:
+                agreed = yield Connect(CANCEL_S, self.channels.replica)
+            except EnvTorchError:
+                return  # their grace period ends them
+            if FORMATS.get(agreed or "") is not self.format:
+                return
+            self._is_connected = True
+            yield from self._tell(self.channels.greeting())
+        yield from self._tell(self.channels.farewell())
 
     def get_ready(self, deadline: float) -> SocketFlow[None]:
         """Have every session on a socket, over as many attempts as the time allows. Raises `Late`."""
@@ -410,9 +397,7 @@ class Reconnecting:
 
     def _reconnect(self, deadline: float) -> SocketFlow[None]:
         """Connect, as often as the outage's budget and the caller's deadline allow."""
-        outage = self._outage
-        if outage is None:
-            outage = self._outage = Outage(self._clock(), self.timings)
+        outage = self._present_outage()
         while True:
             if outage.reason is not None:
                 delay = outage.next_delay(self._clock())
@@ -456,9 +441,7 @@ class Reconnecting:
         """Drop the socket; what is owed will be sent on the next one."""
         self._spoil()
         yield Drop()
-        if self._outage is None:
-            self._outage = Outage(self._clock(), self.timings)
-        outage = self._outage
+        outage = self._present_outage()
         outage.reason = failure
         code = failure.code if isinstance(failure, Cut) else None
         outage.is_shut_down |= self.channels.is_draining or code in GOING_AWAY
@@ -468,6 +451,12 @@ class Reconnecting:
         if isinstance(failure, Cut) and code == TOO_LARGE:
             self._outage = None
             self.channels.fail(MessageTooLarge(str(failure)))
+
+    def _present_outage(self) -> Outage:
+        if self._outage is None:
+            budget_s = self.timings.reconnect_s
+            self._outage = Outage(self._clock() + budget_s, refused_s=self.timings.refused_s)
+        return self._outage
 
     def _spoil(self) -> None:
         """The socket is not to be used any more; the next one replaces it."""

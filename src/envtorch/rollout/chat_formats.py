@@ -121,7 +121,7 @@ class CodeFormat(ChatFormat):
     )
     FINISH = " When you are done, give the answer itself, without a block of code."
     _BLOCK = re.compile(r"```(?:python|py|repl)?[ \t]*\n(.*?)```", re.DOTALL)
-    _UNCLOSED = re.compile(r"```(?:python|py|repl)\b(?!.*```)", re.DOTALL)
+    _LANGUAGE = re.compile(r"(?:python|py|repl)\b")
 
     def __init__(
         self, action: Any, system: str | None = None, *, fields: Sequence[str] | None = None
@@ -137,7 +137,8 @@ class CodeFormat(ChatFormat):
     def actions(self, completion: Completion) -> Sequence[Any]:
         blocks = list(self._BLOCK.finditer(completion.text))
         rest = completion.text[blocks[-1].end() if blocks else 0 :]
-        if self._UNCLOSED.search(rest):
+        _, fence, after = rest.rpartition("```")
+        if fence and self._LANGUAGE.match(after):
             raise CutCompletion("the last block of Python code is not closed")
         if blocks:
             return [self._made(code=blocks[-1][1])]
@@ -162,7 +163,7 @@ class ToolFormat(ChatFormat):
     call that was cut at `max_tokens`.
     """
 
-    _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+    _BEGIN, _END = "<tool_call>", "</tool_call>"
 
     async def prepare(self, env: Any) -> None:
         self.tools = await env.list_tools()
@@ -196,15 +197,18 @@ class ToolFormat(ChatFormat):
         return messages
 
     def _calls_in(self, text: str) -> list[ToolCall]:
-        calls = []
-        for number, found in enumerate(self._CALL.findall(text)):
+        calls: list[ToolCall] = []
+        start = text.find(self._BEGIN)
+        while start >= 0:
+            end = text.find(self._END, start)
+            if end < 0:
+                raise CutCompletion("the last tool call is not closed")
             try:
-                told = json.loads(found)
-                calls.append(ToolCall(f"call-{number}", str(told["name"]), told.get("arguments", {})))
+                told = json.loads(text[start + len(self._BEGIN) : end].strip())
+                calls.append(ToolCall(f"call-{len(calls)}", str(told["name"]), told.get("arguments", {})))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise NotAnAction(f"a tool call cannot be read: {error}") from None
-        if "<tool_call>" in self._CALL.sub("", text):
-            raise CutCompletion("the last tool call is not closed")
+            start = text.find(self._BEGIN, end)
         return calls
 
 

@@ -24,7 +24,7 @@ from envtorch.envs.repl_env.trajectory import ReplayDiverged, read_trajectory
 from envtorch.envs.repl_env.view import TreeView
 from envtorch.sandbox import report
 from envtorch.server import create_app
-from tests.support import running
+from tests.support import cpu_s, running
 
 from .places import SMALL, make_environment
 from .stub_server import Behaviour, Heard, stub_server
@@ -204,3 +204,14 @@ def test_the_tree_is_drawn_while_it_grows() -> None:
 )
 def test_the_blocks_of_a_reply(reply: str, blocks: list[str]) -> None:
     assert list(read_reply(reply).blocks) == blocks
+
+
+def test_prose_is_what_is_left_of_a_reply_without_its_blocks() -> None:
+    assert read_reply("a\n```py\nx\n```\nb\n```py\ny\n``` \nc\n```py\nz").prose == "a\n\nb\n\nc\n```py\nz"
+
+
+def test_a_reply_that_only_begins_blocks_is_read_in_one_pass() -> None:
+    def read(blocks: int) -> None:
+        assert not read_reply("```python\n" * blocks + "x" * blocks).blocks
+
+    assert cpu_s(lambda: read(16_000)) < 60 * max(cpu_s(lambda: read(2_000)), 0.0001)

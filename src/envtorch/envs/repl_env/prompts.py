@@ -35,7 +35,8 @@ TASK = "The question:\n{task}\n\n{about}"
 NUDGE = "Nothing was run: there was no fenced block marked `repl`, and no final answer. Go on."
 LAST_CHANCE = "You have no turns left. Reply with your answer and nothing else."
 
-_BLOCK = re.compile(r"^```(?:repl|python|py)[ \t]*\n(?P<code>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_BEGIN = re.compile(r"^```(?:repl|python|py)[ \t]*\n", re.MULTILINE)
+_END = re.compile(r"^```[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,12 @@ class Reply:
 
 def read_reply(text: str) -> Reply:
     """The blocks of code in a reply. A block that is not closed was cut off, and is none."""
-    return Reply(tuple(match["code"] for match in _BLOCK.finditer(text)), _BLOCK.sub("", text))
+    blocks, prose, position = [], [], 0
+    while (begin := _BEGIN.search(text, position)) and (end := _END.search(text, begin.end())):
+        blocks.append(text[begin.end() : end.start()])
+        prose.append(text[position : begin.start()])
+        position = end.end()
+    return Reply(tuple(blocks), "".join([*prose, text[position:]]))
 
 
 def first_messages(task: str, *, context_length: int | None) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 `envtorch[terminal]`."""
 
 import re
+import time
 from typing import Any
 
 from envtorch.extras import missing_extra
@@ -13,8 +14,16 @@ except ImportError as missing:
 
 __all__ = ["TerminalScreen", "encode_keys"]
 
-_MOST_BYTES = 512 * 1024
+_MOST_BYTES = 128 * 1024
 """How much of what a program writes at once is shown: the rest is left out from the front."""
+_MOST_CPU_S = 1.0
+"""How long one look at the screen may compute. `_MOST_BYTES` of text need a fifth of it; some sequences cost
+milliseconds each."""
+_PIECE_BYTES = 256
+_MOST_SAVED = 16
+"""How many places of the cursor a program may save."""
+_MOST_PER_CELL = 8
+"""How many characters a cell may have on average: accents are added to the letter before them."""
 
 KEYS = {
     "enter": "\r",
@@ -57,12 +66,17 @@ class _Screen(pyte.Screen):  # type: ignore[misc]
         if not options.get("private"):
             super().select_graphic_rendition(*attributes)
 
+    def save_cursor(self) -> None:
+        super().save_cursor()
+        del self.savepoints[:-_MOST_SAVED]
+
     def report_device_status(self, mode: int = 0, **_: Any) -> None:
         """Programs that ask for the cursor's place get no answer, as from many terminals."""
 
 
 class TerminalScreen:
-    """A screen of fixed size. Bytes from hostile programs are fed to it, and bounded."""
+    """A screen of fixed size. It is given what hostile programs write, so bytes, memory and computing time
+    are bounded."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self._screen = _Screen(columns, rows)
@@ -77,12 +91,27 @@ class TerminalScreen:
     def text(self) -> str:
         """The lines of the screen, and where the cursor is."""
         data, self._waiting = bytes(self._waiting[-_MOST_BYTES:]), bytearray()
-        try:
-            self._stream.feed(data)
-        except Exception:  # a library that is given hostile bytes: an empty screen is better than no session
-            self._screen.reset()
+        is_drawn = self._draw(data)
+        if not is_drawn:  # an empty screen is better than no session
+            self._screen = _Screen(self._screen.columns, self._screen.lines)
+            self._stream = pyte.ByteStream(self._screen)
         lines = [line.rstrip() for line in self._screen.display]
         while lines and not lines[-1]:
             lines.pop()
+        if not is_drawn:
+            lines.append("[the screen was cleared: what the program wrote cannot be drawn]")
         cursor = self._screen.cursor
         return "\n".join([*lines, f"[cursor at line {cursor.y + 1}, column {cursor.x + 1}]"])
+
+    def _draw(self, data: bytes) -> bool:
+        """Whether all of it could be drawn, within the limits."""
+        end = time.thread_time() + _MOST_CPU_S
+        for start in range(0, len(data), _PIECE_BYTES):
+            try:
+                self._stream.feed(data[start : start + _PIECE_BYTES])
+            except Exception:  # a library that is given hostile bytes
+                return False
+            if time.thread_time() > end:
+                return False
+        cells: int = self._screen.lines * self._screen.columns
+        return sum(map(len, self._screen.display)) <= _MOST_PER_CELL * cells

@@ -1,0 +1,81 @@
+"""The screen draws what hostile programs write, in the environment's own process: what that may cost."""
+
+import tracemalloc
+
+import pytest
+
+pytest.importorskip("pyte", reason="the screen needs pyte: pip install 'envtorch[terminal]'")
+
+from envtorch.envs.terminal_env.screens import TerminalScreen
+from tests.support import cpu_s
+
+FLOOD = 512 * 1024
+
+
+def look_after(data: bytes) -> str:
+    screen = TerminalScreen(24, 80)
+    screen.feed(data)
+    return screen.text()
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        pytest.param(b"\x1b#8", id="test pictures"),
+        pytest.param("\u0301".encode(), id="accents upon one letter"),
+        pytest.param("\u0301\u0316".encode(), id="accents in turns"),
+        pytest.param(b"\x1b[?3h\x1b[?3l", id="widths in turns"),
+        pytest.param(b"\x1b[9999L\x1b[9999@", id="insertions"),
+        pytest.param(b"\n", id="empty lines"),
+    ],
+)
+def test_no_sequence_costs_much_more_than_text(sequence: bytes) -> None:
+    text = cpu_s(lambda: look_after(b"x" * FLOOD))
+    assert cpu_s(lambda: look_after(b"a" + sequence * (FLOOD // len(sequence))), times=1) < 50 * text
+
+
+@pytest.mark.parametrize("sequence", [b"\x1b7", b"\x1bH", b"\x1b[?9999h", b"\x1b]0;title\x07"])
+def test_looking_again_and_again_does_not_take_more_memory(sequence: bytes) -> None:
+    screen = TerminalScreen(24, 80)
+
+    def look() -> int:
+        screen.feed(sequence * 20_000)
+        screen.text()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        look()
+        second = look()
+        look()
+        assert look() - second < 500_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_text_of_the_screen_stays_small_whatever_is_added_to_its_letters() -> None:
+    screen = TerminalScreen(24, 80)
+    longest = 0
+    for _ in range(12):
+        screen.feed(b"\x1b[H" + ("a" + 20 * "\u0301").encode() * 79)
+        longest = max(longest, len(screen.text()))
+        for line in range(1, 25):
+            screen.feed(b"".join(b"\x1b[%d;%dH\xcc\x81" % (line, column) for column in range(2, 80)) * 4)
+        longest = max(longest, len(screen.text()))
+    assert longest < 24 * 80 * 10
+
+
+def test_a_screen_that_cannot_be_drawn_is_cleared_and_says_so_and_goes_on() -> None:
+    screen = TerminalScreen(24, 80)
+    screen.feed(b"before\x1b#8" + b"\x1b#8" * 30_000)
+    assert screen.text().splitlines()[0] == (
+        "[the screen was cleared: what the program wrote cannot be drawn]"
+    )
+    screen.feed(b"\r\nafter")
+    assert screen.text().splitlines() == ["", "after", "[cursor at line 2, column 6]"]
+
+
+def test_a_cursor_that_was_saved_is_restored() -> None:
+    screen = TerminalScreen(24, 80)
+    screen.feed(b"ab\x1b7cd\x1b8X")
+    assert screen.text().splitlines()[0] == "abXd"
