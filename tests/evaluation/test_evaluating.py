@@ -97,6 +97,9 @@ def test_results_of_other_settings_are_not_mixed(server: Running, tmp_path: Path
     changed[2] = type(changed[2])({"seed": 99}, id="seed-2")
     with pytest.raises(ConfigurationError, match="the task seed-2"):
         Evaluation(tmp_path, SETTINGS, changed)
+    play(server, tmp_path, tasks=2)
+    with pytest.raises(ConfigurationError, match="the task seed-2"):
+        Evaluation(tmp_path, SETTINGS, changed)
     bar = EvaluationSettings("dials", "scattered", samples=2, passes_at=1.0, max_turns=6)
     assert Evaluation(tmp_path, bar, seeded_tasks(6)).done == 6, "the bar may be moved afterwards"
 

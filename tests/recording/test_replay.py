@@ -1,5 +1,6 @@
 """Recordings played again: the same comes out the same, and what does not is found where it happens."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,30 @@ def test_forks_are_forked_again(tmp_path: Path) -> None:
         found = check_replay(recording, server.url)
     assert found.ok, found.first
     assert (found.episodes, found.moments) == (8, 32)
+
+
+def without_lines(recording: Recording, *missing: tuple[int, str]) -> Recording:
+    """A recording without the first line of that kind of these episodes, which says so."""
+    lines = [json.loads(line) for line in recording.path.read_text().splitlines()]
+    for episode, kind in missing:
+        gone = next(line for line in lines if line.get("episode") == episode and line["kind"] == kind)
+        lines[lines.index(gone)] = {"kind": "lost", "count": 1, "episodes": [episode]}
+    recording.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Recording.open(recording.path)
+
+
+@pytest.mark.parametrize("kind", ["reset", "step"])
+def test_episodes_with_gaps_are_not_complete_and_not_compared(tmp_path: Path, kind: str) -> None:
+    recording = record_walks(Walk, tmp_path, forks=True)
+    first = recording.episodes[0].number
+    torn = without_lines(recording, (first, kind))
+    assert [episode.complete for episode in torn.episodes] == [False] + [True] * 7
+    found = check_replay(torn, Walk)
+    assert found.ok, found.first
+    fork = next(episode.number for episode in torn.episodes if episode.parent == first)
+    assert {skipped.episode for skipped in found.skipped} == {first, fork}
+    assert "lines of it were lost" in found.skipped[0].reason
+    assert found.moments == 24
 
 
 def test_chance_is_found_at_its_step(tmp_path: Path) -> None:

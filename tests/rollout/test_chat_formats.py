@@ -222,6 +222,33 @@ def test_code_within_a_line_of_an_answer_is_part_of_the_answer() -> None:
     assert action.final_answer == "Call ```python main()```."
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```bash\nls\n```\nThen run this:\n```python\nprint(42)\n```\n", "print(42)\n"),
+        ("```json\n{}\n```\n```python\nx = 1\n```\n```text\nthe output\n```", "x = 1\n"),
+        ("```Python\nx = 1\n```", "x = 1\n"),
+        ("```python3 \nx = 1\n```", "x = 1\n"),
+        ('```py title="one.py"\nx = 1\n```', "x = 1\n"),
+        ("```\nx = 1\n```", "x = 1\n"),
+        ("Use ```x``` here:\n```python\nx = 1\n```", "x = 1\n"),
+        ("So: ```python\nx = 1\n```", "x = 1\n"),
+    ],
+)
+@pytest.mark.parametrize("client", [REPLEnv, CodingEnv])
+def test_fences_of_other_languages_are_no_code(client: Any, text: str, code: str) -> None:
+    (action,) = default_format(client).actions(Completion(text))
+    assert action.code == code
+
+
+def test_blocks_of_other_languages_alone_are_part_of_the_answer() -> None:
+    text = "It is\n```json\n{}\n```"
+    (action,) = default_format(REPLEnv).actions(Completion(text))
+    assert action.final_answer == text
+    with pytest.raises(NotAnAction, match="no block of Python code"):
+        default_format(CodingEnv).actions(Completion(text))
+
+
 class ShortCode(Action):
     code: str = Field(max_length=3)
 

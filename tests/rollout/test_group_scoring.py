@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from envtorch.errors import SessionLost, Unsupported
+from envtorch.errors import (
+    EnvironmentFailed,
+    EnvTorchError,
+    InvalidAction,
+    OutOfResources,
+    SessionLost,
+    TimedOut,
+    Unsupported,
+)
 from envtorch.llm import LLMClient
 from envtorch.rollout import (
     Candidate,
@@ -19,7 +27,7 @@ from envtorch.rollout import (
     score_each,
 )
 from envtorch.rubrics import LLMJudge, Rubric
-from tests.rollout.dials import RAISE, DialEnv, Player, Press, Riveted, dials, lose, upwards
+from tests.rollout.dials import RAISE, SLEEP, DialEnv, Player, Press, Riveted, dials, lose, upwards
 from tests.support import Running, eventually
 
 
@@ -80,6 +88,41 @@ def test_a_member_whose_session_is_gone_before_it_is_scored_is_lost_and_the_othe
     group = play(server, score_each(score))
     assert group.rewards == (1.0, None, 1.0)
     assert (group[1].ending, group[1].cause) == (Ending.LOST, "lost: SessionLost")
+
+
+@pytest.mark.parametrize("error", [TimedOut, EnvironmentFailed, OutOfResources])
+@pytest.mark.parametrize("is_group", [False, True])
+def test_a_member_that_cannot_be_scored_does_not_end_the_rollouts(
+    server: Running, error: type[EnvTorchError], is_group: bool
+) -> None:
+    async def score(candidate: Candidate) -> float:
+        if candidate.trajectory.member == 1:
+            raise error("the function never ends")
+        return 1.0
+
+    async def score_all(candidates: Sequence[Candidate]) -> list[float]:
+        return [await score(candidate) for candidate in candidates]
+
+    group = play(server, score_all if is_group else score_each(score))
+    assert group.rewards == (None, None, None) if is_group else (1.0, None, 1.0)
+    assert (group[1].ending, group[1].cause) == (Ending.ENVIRONMENT, f"environment: {error.__name__}")
+
+
+def test_a_step_of_the_scorer_that_times_out_is_no_error_of_the_rollouts(server: Running) -> None:
+    async def score(candidate: Candidate) -> float:
+        async with candidate.fork() as one:
+            await one.step(Press(number=SLEEP), timeout_s=0.1)
+        raise AssertionError("it never ends")
+
+    assert {member.ending for member in play(server, score_each(score))} == {Ending.ENVIRONMENT}
+
+
+def test_an_error_of_the_scorer_itself_is_raised(server: Running) -> None:
+    async def score(candidate: Candidate) -> float:
+        raise InvalidAction("no such action")
+
+    with pytest.raises(InvalidAction):
+        play(server, score_each(score))
 
 
 def test_a_session_that_is_closed_behind_the_scorers_back_is_lost(server: Running) -> None:

@@ -6,12 +6,14 @@ import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from rich.console import Console
 
+from envtorch.client.aio.client import AsyncEnvClient
 from envtorch.client.aio.socket import Connection
-from envtorch.errors import ConfigurationError, EnvironmentFailed, InvalidAction, TimedOut
+from envtorch.errors import ConfigurationError, EnvironmentFailed, InvalidAction, SessionLost, TimedOut
 from envtorch.rollout import (
     Completion,
     Ending,
@@ -26,9 +28,11 @@ from tests.rollout.dials import (
     LETTERS,
     RAISE,
     SLEEP,
+    Dial,
     DialEnv,
     Player,
     Riveted,
+    Seen,
     dials,
     lose,
     scattered,
@@ -319,6 +323,40 @@ def test_a_group_whose_beginning_is_lost_too_begins_anew_with_the_same(server: R
     group = play(server, [7], Player(upwards, lose_all), share="fork")[0]
     assert [story(t) for t in group] == [story(t) for t in plain]
     assert all(len(t.lost) >= 1 for t in group)
+
+
+class Shuffled(Dial):
+    """A dial whose beginning is another one at each reset."""
+
+    async def reset_async(self, seed: int | None = None) -> Seen:
+        await super().reset_async(seed=3)
+        return Seen(hint=f"a number from 0 to 9, in game {uuid4()}")
+
+
+def test_an_episode_that_never_begins_twice_alike_is_played_again_when_it_is_lost() -> None:
+    with dials(Shuffled) as server:
+        played = run(server, Player(upwards, losing(server, {2})))
+    assert (played.ending, len(played.lost)) == (Ending.DONE, 1)
+
+
+def test_a_group_that_never_begins_twice_alike_begins_anew_when_its_first_fork_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork = AsyncEnvClient.fork
+    forks = 0
+
+    async def lost_fork(env: Any, *options: Any, **named: Any) -> Any:
+        nonlocal forks
+        forks += 1
+        if forks == 1:
+            raise SessionLost("the server is gone")
+        return await fork(env, *options, **named)
+
+    monkeypatch.setattr(AsyncEnvClient, "fork", lost_fork)
+    with dials(Shuffled) as server:
+        group = play(server, [3], Player(upwards), share="fork")[0]
+    assert {member.ending for member in group} == {Ending.DONE}
+    assert len({str(member.messages[:2]) for member in group}) == 1
 
 
 def test_what_is_lost_in_every_attempt_has_no_reward(server: Running) -> None:

@@ -1,6 +1,7 @@
 """Trajectories in a file: read as they were written, and gone on from after an interruption."""
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -142,6 +143,43 @@ def test_groups_that_were_lost_are_played_again(server: Running, tmp_path: Path)
     assert {t.task.id for t in resumed} == {task.id for task in TASKS}
     assert not [t for t in resumed if t.ending == "lost"]
     assert len(list(resumed)) == 2 * len(TASKS)
+
+
+def test_a_file_is_read_once_however_many_runs_record_to_it(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    collect(server, file, Player(scattered))
+    other = TrajectoryFile(file.path)
+    counted = 0
+    count = TrajectoryFile._count
+
+    def noted(one: TrajectoryFile) -> None:
+        nonlocal counted
+        counted += 1
+        count(one)
+
+    monkeypatch.setattr(TrajectoryFile, "_count", noted)
+    for _ in range(3):
+        assert collect(server, file, Player(scattered)) == 0
+    assert counted == 0, "nobody else has written to it"
+    assert collect(server, other, Player(scattered)) == 0
+    other.add(TrajectoryGroup(TASKS[0], tuple(t for t in file if t.task == TASKS[0])))
+    assert list(file.unplayed([*TASKS, TASKS[0]])) == [TASKS[0]]
+    assert collect(server, file, Player(scattered)) == 0
+    assert counted == 1, "what another one has added is counted when a run begins"
+    assert not list(file.unplayed([*TASKS, TASKS[0]]))
+
+
+def test_a_group_that_a_run_lost_is_played_again_by_the_next_one(server: Running, tmp_path: Path) -> None:
+    file = TrajectoryFile(tmp_path / "rollouts.jsonl")
+    collect(server, file, Player(scattered))
+    played = tuple(t for t in file if t.task == TASKS[0])
+    lost = tuple(dataclasses.replace(t, ending=Ending.LOST) for t in played)
+    file.add(TrajectoryGroup(TASKS[0], lost))
+    assert len(list(file)) == 2 * len(TASKS) + 2
+    assert collect(server, file, Player(scattered)) == 0
+    assert len(list(file)) == 2 * len(TASKS), "the lost one is removed"
 
 
 def test_what_is_no_completion_is_told_at_once(server: Running) -> None:

@@ -1,6 +1,7 @@
 """Rubrics: scores, parts, hooks, and one rule for both colours."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,11 @@ def test_a_plain_rubric_gives_a_number_that_may_also_be_awaited() -> None:
     assert score == 0.5
     assert isinstance(score, float)
     assert type(asyncio.run(awaited())) is float
+
+
+def test_a_gate_makes_no_zero_of_what_is_no_number() -> None:
+    assert math.isnan(Gate(Fixed(math.nan), threshold=0.5)(None, None))
+    assert [Gate(Fixed(score), threshold=0.5)(None, None) for score in (0.4, 0.5)] == [0.0, 0.5]
 
 
 def test_parts_have_paths() -> None:

@@ -126,6 +126,7 @@ def test_a_local_model_tells_the_probability_of_what_it_drew_from_prompts_of_any
         assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
         assert END not in completion.ids[:-1]
         assert len(completion.ids) == 6 or completion.ids[-1] == END
+        assert completion.is_cut == (completion.ids[-1] != END)
 
 
 @pytest.mark.parametrize("others", [{}, {"pad_token_id": END}])

@@ -65,7 +65,8 @@ class Evaluation:
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ConfigurationError(f"two tasks have the id {twice!r}")
-        self._check_directory()
+        self._tasks_before = self._check_directory()
+        """The contents of the tasks of earlier runs, by their ids."""
         self._file = TrajectoryFile(self.directory / "trajectories.jsonl")
 
     @property
@@ -106,7 +107,9 @@ class Evaluation:
     def _write_settings(self) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            (self.directory / "settings.json").write_text(json.dumps(self._identity(), indent=2) + "\n")
+            told = self._identity()
+            told["tasks"] = {**self._tasks_before, **told["tasks"]}
+            (self.directory / "settings.json").write_text(json.dumps(told, indent=2) + "\n")
         except OSError as error:
             raise ConfigurationError(
                 f"{self.directory} cannot be written: {error.strerror or error}",
@@ -118,10 +121,11 @@ class Evaluation:
         contents = {task.id: Task(task.options, task.prompt, data=task.data).id for task in self.tasks}
         return {**played, "tasks": contents}
 
-    def _check_directory(self) -> None:
+    def _check_directory(self) -> dict[str, str]:
+        """Refuse a directory of other settings. The tasks that it has, with their contents."""
         path = self.directory / "settings.json"
         if not path.exists():
-            return
+            return {}
         try:
             before = json.loads(path.read_text())
             if not isinstance(before, dict):
@@ -140,3 +144,4 @@ class Evaluation:
                 f"{self.directory} holds an evaluation with other settings: {', '.join(changed)}",
                 next_step="choose another --output, or start over with --fresh",
             )
+        return dict(tasks_before)

@@ -33,6 +33,7 @@ COLUMNS = pa.schema(
         ("parent_episode_id", pa.string()),
         ("parent_step", pa.int64()),
         ("seed", pa.int64()),
+        ("complete", pa.bool_()),
         ("step", pa.int64()),
         ("kind", pa.string()),
         ("options", pa.string()),
@@ -90,6 +91,7 @@ def _of_episode(recording: Recording, episode: Episode, ids: dict[int, str]) -> 
         "parent_episode_id": ids.get(episode.parent) if episode.parent is not None else None,
         "parent_step": episode.parent_step,
         "seed": seed if seed is not None and abs(seed) < 2**63 else None,
+        "complete": episode.complete,
     }
 
 

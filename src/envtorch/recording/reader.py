@@ -55,7 +55,7 @@ class Episode:
     ended: bool
     """False for an episode that was cut short, or still runs."""
     complete: bool
-    """False where lines were lost, because the disk could not keep up."""
+    """False where lines were lost."""
 
     @property
     def seed(self) -> int | None:
@@ -69,7 +69,10 @@ class Recording:
     def __init__(self, path: Path, header: Header, index: "_Index") -> None:
         self.path = path
         self.header = header
-        self.episodes: Sequence[Episode] = tuple(entry.summary(header.id) for entry in index.entries.values())
+        self.episodes: Sequence[Episode] = tuple(
+            entry.summary(header.id, complete=number not in index.gaps)
+            for number, entry in index.entries.items()
+        )
         """In the order in which they began."""
         self.is_torn = index.is_torn
         """The last line is half a line: the writer was killed. Everything before it is here."""
@@ -207,7 +210,6 @@ class _Entry:
     errors: int = 0
     done: bool = False
     ended: bool = False
-    complete: bool = True
 
     def take(self, line: _Glimpse, offset: int) -> None:
         self.offsets.append(offset)
@@ -220,7 +222,7 @@ class _Entry:
         else:
             self.steps += 1
 
-    def summary(self, recording: str) -> Episode:
+    def summary(self, recording: str, *, complete: bool) -> Episode:
         first = self.first
         return Episode(
             number=first.episode,
@@ -236,7 +238,7 @@ class _Entry:
             errors=self.errors,
             done=self.done,
             ended=self.ended,
-            complete=self.complete,
+            complete=complete,
         )
 
 
@@ -249,6 +251,8 @@ class _Index:
     """Of each session that is no fork: where the lines are that it and its forks became."""
     roots: dict[int, int] = field(default_factory=dict)
     """Of each session that is a fork: the session that it descends from."""
+    gaps: set[int] = field(default_factory=set)
+    """The numbers of episodes of which lines were lost."""
     is_torn: bool = False
 
     @classmethod
@@ -270,9 +274,7 @@ class _Index:
 
     def _take(self, line: _Glimpse, offset: int) -> None:
         if line.kind == "lost":
-            for number in line.episodes:
-                if number in self.entries:
-                    self.entries[number].complete = False
+            self.gaps.update(line.episodes)
         elif line.kind == "end":
             if line.episode in self.entries:
                 self.entries[line.episode].ended = True

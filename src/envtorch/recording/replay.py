@@ -1,6 +1,6 @@
 """Plays a recording again, and says where what happens now is not what happened then."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -97,11 +97,13 @@ def replay(
 ) -> Replay:
     """Play every session of a recording again, and compare call by call.
 
-    An episode that diverges is left there, with its forks; others go on. `open_player` opens a fresh session.
+    An episode that diverges is left there, with its forks; others go on. One of which lines were lost is not
+    played. `open_player` opens a fresh session.
     """
     outcome = Replay()
+    gaps = {episode.number for episode in recording.episodes if not episode.complete}
     for lines in recording.families():
-        family = _Family(open_player, Way.of(lines), comparison or Comparison(), outcome)
+        family = _Family(open_player, Way.of(lines), comparison or Comparison(), outcome, gaps)
         try:
             for line in lines:
                 family.take(line)
@@ -118,12 +120,19 @@ class _Family:
     """One session and its forks, being played again."""
 
     def __init__(
-        self, open_player: Callable[[Way], Player], way: Way, comparison: Comparison, outcome: Replay
+        self,
+        open_player: Callable[[Way], Player],
+        way: Way,
+        comparison: Comparison,
+        outcome: Replay,
+        gaps: Set[int],
     ) -> None:
+        """`gaps` are the episodes of which lines are missing."""
         self._open = open_player
         self._way = way
         self._comparison = comparison
         self._outcome = outcome
+        self._gaps = gaps
         self._players: dict[int, Player] = {}
         self._left: set[int] = set()
         """Sessions whose episode is not played on."""
@@ -141,7 +150,7 @@ class _Family:
                 self._play(line)
 
     def _fork(self, line: Fork) -> None:
-        if line.parent_session in self._left:
+        if line.parent_session in self._left or line.parent_episode in self._gaps:
             self._left.add(line.session)
             self._skip(line.episode, line.parent_step, "it is a fork of an episode that was left")
         else:
@@ -152,7 +161,7 @@ class _Family:
         if moment.episode not in self._seen:
             self._seen.add(moment.episode)
             self._outcome.episodes += 1
-        reason = _why_not(moment)
+        reason = _GAP if moment.episode in self._gaps else _why_not(moment)
         if reason is not None:
             self._left.add(moment.session)
             self._skip(moment.episode, moment.step, reason)
@@ -178,6 +187,9 @@ class _Family:
     def close(self) -> None:
         for player in self._players.values():
             player.close()
+
+
+_GAP = "lines of it were lost: what happened between the others is not known"
 
 
 def _why_not(moment: Moment) -> str | None:

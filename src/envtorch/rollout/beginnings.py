@@ -149,7 +149,8 @@ class Beginning:
 
     async def open(self, lost_at: list[str]) -> list[RolloutClient]:
         """The first sessions: one for each rollout that there is room for when they are forked, else only
-        one; see `copy`."""
+        one; see `copy`. Opened again, when all of them were lost, they may begin in another way."""
+        self._transcript = None
         client = await self._reset(lost_at)
         if self._size == 1 or self._room == 1 or not self._costs.uses_fork(self._task.options):
             return [client]
@@ -182,7 +183,7 @@ class Beginning:
         """One more session at the beginning: a fork, or where its origin is lost, a reset elsewhere.
 
         `lost_at` has the addresses where the rollout was lost before; one where this is lost is added.
-        Raises `SessionLost` when a reset gives a different beginning.
+        Raises `SessionLost` when a reset gives the members of a group different beginnings.
         """
         async with self._copying:
             if self._root is not None:
@@ -223,7 +224,7 @@ class Beginning:
             result = await client.reset(timeout_s=self._timeout_s, **self._task.options)
             self._costs.note(reset_s=time.perf_counter() - began)
             transcript = await self._transcribe(client, result)
-            if self._transcript is None:
+            if self._transcript is None or self._size == 1:
                 self._transcript = transcript
             elif transcript.messages != self._transcript.messages:
                 self._costs.repeats = False

@@ -111,8 +111,9 @@ class JSONFormat(ChatFormat):
 class CodeFormat(ChatFormat):
     """Actions as blocks of Python code; the last block of a completion is run.
 
-    A last block that is not closed is no action, and neither is a text without a block that was cut at
-    `max_tokens`: it is not the whole answer.
+    Blocks of other languages are text, and a block without a language is taken for Python. A last block that
+    is not closed is no action, and neither is a text without a block that was cut at `max_tokens`: it is not
+    the whole answer.
     """
 
     SYSTEM = (
@@ -120,8 +121,9 @@ class CodeFormat(ChatFormat):
         "live interpreter, and you are shown what it prints. Names it defines are there in your next turn."
     )
     FINISH = " When you are done, give the answer itself, without a block of code."
-    _BLOCK = re.compile(r"```(?:python|py|repl)?[ \t]*\n(.*?)```", re.DOTALL)
-    _LANGUAGE = re.compile(r"(?:python|py|repl)\b")
+    _FENCED = re.compile(r"```[^\n`]+```|```(?P<language>[^\n`]*)\n(?P<code>.*?)```", re.DOTALL)
+    """Code within a line, or a block."""
+    _LANGUAGES = frozenset({"python", "python3", "py", "repl"})
 
     def __init__(
         self, action: Any, system: str | None = None, *, fields: Sequence[str] | None = None
@@ -135,18 +137,26 @@ class CodeFormat(ChatFormat):
         super().__init__(usual if system is None else system)
 
     def actions(self, completion: Completion) -> Sequence[Any]:
-        blocks = list(self._BLOCK.finditer(completion.text))
-        rest = completion.text[blocks[-1].end() if blocks else 0 :]
-        _, fence, after = rest.rpartition("```")
-        if fence and self._LANGUAGE.match(after):
+        fenced = list(self._FENCED.finditer(completion.text))
+        _, fence, after = completion.text[fenced[-1].end() if fenced else 0 :].rpartition("```")
+        if fence and self._language(after.partition("\n")[0]) in self._LANGUAGES:
             raise CutCompletion("the last block of Python code is not closed")
+        blocks = [
+            found["code"]
+            for found in fenced
+            if found["code"] is not None and self._language(found["language"]) in {"", *self._LANGUAGES}
+        ]
         if blocks:
-            return [self._made(code=blocks[-1][1])]
+            return [self._made(code=blocks[-1])]
         if completion.is_cut:
             raise CutCompletion("the completion was cut at max_tokens before a block of Python code")
-        if self._can_answer and rest.strip():
-            return [self._made(is_final=True, final_answer=rest.strip())]
+        if self._can_answer and completion.text.strip():
+            return [self._made(is_final=True, final_answer=completion.text.strip())]
         raise NotAnAction("the completion has no block of Python code in it")
+
+    def _language(self, told: str) -> str:
+        """The language of a block, from what stands behind its fence."""
+        return next(iter(told.lower().split()), "")
 
     def _made(self, **fields: Any) -> Any:
         try:

@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envtorch.errors import CapacityReached, EnvironmentFailed, EnvTorchError, SessionLost
+from envtorch.errors import (
+    CapacityReached,
+    EnvironmentFailed,
+    EnvTorchError,
+    OutOfResources,
+    SessionLost,
+    TimedOut,
+)
 from envtorch.pool.outcomes import is_infrastructure
 from envtorch.rollout.beginnings import RolloutClient, close_quietly
 from envtorch.rollout.finite_rewards import finite_score
@@ -60,31 +67,36 @@ class Candidate:
             waited_s, pause_s = waited_s + pause_s, min(pause_s * 2, 1.0)
 
 
-GroupScorer = Callable[[Sequence[Candidate]], Awaitable[Sequence[float | None]]]
-"""An async callable: the members of a group that have ended, and a score for each, in the same order. None
-for one whose session was lost before it was scored: it is `LOST`, and has no reward. One whose score is NaN
-or infinite has the ending `ENVIRONMENT`, and no reward."""
+Score = float | EnvTorchError | None
+"""What a scorer gives a member. None when its session was lost before it was scored: it is `LOST`, and has no
+reward. An error, as the score NaN or an infinite one, makes it `ENVIRONMENT`, without a reward."""
+
+GroupScorer = Callable[[Sequence[Candidate]], Awaitable[Sequence[Score]]]
+"""An async callable: the members of a group that have ended, and a score for each, in the same order."""
+
+UNSCORABLE = (EnvironmentFailed, TimedOut, OutOfResources)
+"""Errors of a scorer's own steps that say something about this member alone, such as code that never ends."""
 
 
 def score_each(score: Callable[[Candidate], Awaitable[float]]) -> GroupScorer:
-    """A scorer that scores each member by itself, all at once; one whose session is lost is `LOST`."""
+    """A scorer that scores each member by itself, all at once.
 
-    async def one(candidate: Candidate) -> float | None:
+    A member whose session is lost is `LOST`, and one in whose session a step of the scorer fails, times out
+    or exceeds a limit is `ENVIRONMENT`; neither has a reward. If code that never ends is to be worth nothing,
+    let the scorer catch `TimedOut` and give 0.0. Other errors are the scorer's own, and are raised.
+    """
+
+    async def one(candidate: Candidate) -> Score:
         try:
             given = await score(candidate)
         except EnvTorchError as error:
-            if not is_infrastructure(error):
-                raise
-            logger.warning(
-                "task %s: a session was lost before it was scored: %s", candidate.trajectory.task.id, error
-            )
-            return None
+            return _instead_of_score(error, candidate.trajectory)
         if given is None:
             raise TypeError("the scorer gave None: it must give a number")
         return given
 
     @functools.wraps(score, assigned=("__qualname__",), updated=())
-    async def score_group(candidates: Sequence[Candidate]) -> Sequence[float | None]:
+    async def score_group(candidates: Sequence[Candidate]) -> Sequence[Score]:
         return await asyncio.gather(*map(one, candidates))
 
     return score_group
@@ -125,23 +137,31 @@ async def scored(
     try:
         scores = await scorer(candidates)
     except EnvTorchError as error:
-        if not is_infrastructure(error):
-            raise
-        logger.warning("task %s: its group could not be scored: %s", members[0].task.id, error)
-        scores = [None] * len(candidates)
+        scores = [_instead_of_score(error, candidate.trajectory) for candidate in candidates]
     if len(scores) != len(candidates):
         raise ValueError(f"the scorer gave {len(scores)} scores for {len(candidates)} trajectories")
     given = {candidate.trajectory.member: score for candidate, score in zip(candidates, scores, strict=True)}
     return [_with_score(member, given) for member in members]
 
 
-def _with_score(member: Trajectory, given: dict[int, float | None]) -> Trajectory:
+def _instead_of_score(error: EnvTorchError, trajectory: Trajectory) -> Score:
+    """What stands for the score that could not be given. Raises the scorer's own errors."""
+    is_lost = is_infrastructure(error)
+    if not is_lost and not isinstance(error, UNSCORABLE):
+        raise error
+    logger.warning("task %s: member %d could not be scored: %s", trajectory.task.id, trajectory.member, error)
+    return None if is_lost else error
+
+
+def _with_score(member: Trajectory, given: dict[int, Score]) -> Trajectory:
     if member.member not in given:
         return member
     score = given[member.member]
     if score is None:
         lost = SessionLost("its session was lost before it was scored")
         return replace(member, ending=Ending.LOST, blame=lost)
+    if isinstance(score, EnvTorchError):
+        return replace(member, ending=Ending.ENVIRONMENT, blame=score)
     try:
         return replace(member, score=finite_score(score))
     except EnvironmentFailed as failed:

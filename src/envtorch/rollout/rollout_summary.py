@@ -30,7 +30,8 @@ class RolloutSummary:
     endings: Mapping[Ending, int]
     """How many rollouts ended how: every ending has a count."""
     attempts_lost: int
-    """Attempts that were played again, or given up, because the infrastructure failed."""
+    """Attempts that were played again, or given up, because the infrastructure failed. One at the common
+    beginning of a group counts for each of its rollouts."""
     turns_mean: float
     tokens_read: int
     """Tokens of the prompts; 0 when the policy does not tell."""

@@ -44,12 +44,16 @@ class TrajectoryFile:
         self._is_mixed = mixed
         self._settings: PlaySettings | None = None
         """Those of the groups in the file, or of those to come; None while neither is known."""
+        self._recorded: PlaySettings | None = None
+        """Those of the last group in the file."""
         self._finished: Counter[str] = Counter()
         """How many groups of each task there are that are not played again, by `_key`."""
         self._has_unfinished = False
         """Whether there are groups to be played again."""
         self._runs = 0
         """How many runs of this process record to it by this object."""
+        self._counted: tuple[int, ...] | None = None
+        """Which file was counted, and how long it was: what others add to it is counted when a run begins."""
         self._held = ExitStack()
         """The lock, while a run records."""
         self._count()
@@ -111,12 +115,16 @@ class TrajectoryFile:
             json.dumps(row_of(member, len(group), self._settings), default=plain_value) + "\n"
             for member in group
         ]
+        is_lost = any(member.ending is Ending.LOST for member in group)
         with self._locked() if self._runs == 0 else nullcontext(), self.path.open("a") as file:
+            is_counted = self._counted == self._version()
             file.write("".join(rows))
             file.flush()
             os.fsync(file.fileno())
-        if not any(member.ending is Ending.LOST for member in group):
+            self._counted = self._version() if is_counted and not is_lost else None
+        if not is_lost:
             self._finished[_key(group.task)] += 1
+            self._recorded = self._settings
 
     def _locked(self, settings: PlaySettings | None = None) -> ExitStack:
         """A lock on the file, without the groups that have to be played again.
@@ -129,9 +137,10 @@ class TrajectoryFile:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked_record(self.path))
                 if settings is not None:
-                    self._count()
-                    if self._settings is not None and not self._is_mixed:
-                        refuse_other_settings(self.path, self._settings, settings)
+                    if self._counted is None or self._counted != self._version():
+                        self._count()
+                    if self._recorded is not None and not self._is_mixed:
+                        refuse_other_settings(self.path, self._recorded, settings)
                 if self._has_unfinished:
                     self._remove_unfinished(held)
             except OSError as error:
@@ -144,13 +153,22 @@ class TrajectoryFile:
     def _count(self) -> None:
         """Count the groups, and find the settings of the last one."""
         self._finished.clear()
-        self._settings, self._has_unfinished = None, False
+        self._recorded, self._has_unfinished = None, False
+        self._counted = self._version()
         for _, row in self._groups():
             if row is None:
                 self._has_unfinished = True
             else:
                 self._finished[_key(_task(row["task"]))] += 1
-                self._settings = json.loads(row.get("settings") or "null")
+                self._recorded = json.loads(row.get("settings") or "null")
+        self._settings = self._recorded
+
+    def _version(self) -> tuple[int, ...] | None:
+        """What changes when somebody writes to the file; None while there is none."""
+        if not self.path.exists():
+            return None
+        told = self.path.stat()
+        return told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns
 
     def _remove_unfinished(self, held: ExitStack) -> None:
         """Put a copy without the groups that have to be played again in the file's place, locked as it is."""
@@ -164,6 +182,7 @@ class TrajectoryFile:
         held.enter_context(locked_record(kept))
         kept.replace(self.path)
         self._has_unfinished = False
+        self._counted = self._version()
 
     def _groups(self) -> Iterator[tuple[list[bytes], dict[str, Any] | None]]:
         """The lines of each group and its last row; None for one that has to be played again."""

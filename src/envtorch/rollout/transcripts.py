@@ -69,8 +69,9 @@ class Transcript:
         before = len(self.tokens)
         if tuple(prompt[:before]) != self.tokens.ids:
             raise ConfigurationError(
-                "the endpoint's chat template changes earlier messages when others follow: ask it for no "
-                "token ids, or serve the model with a template that only appends"
+                "the endpoint's chat template changes earlier messages when others follow, or it has "
+                "read what the model said with other tokens than it was said with. Give the rollouts a "
+                "`template`, which keeps them, ask for no token ids, or serve a template that only appends"
             )
         heard = self.tokens.given(prompt[before:])
         self.tokens = heard.said(completion.ids, completion.logprobs, completion.version or 0)

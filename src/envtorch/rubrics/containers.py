@@ -49,7 +49,7 @@ class Sequential(_Ordered):
 
 
 class Gate(Rubric):
-    """Another rubric's score, or zero below the threshold."""
+    """Another rubric's score, or zero below the threshold. A score that is not a number stays one."""
 
     def __init__(self, rubric: Rubric, threshold: float = 1.0) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Gate(Rubric):
 
     def _gated(self, action: Any, observation: Any) -> Scoring:
         score = yield self.rubric(action, observation)
-        return score if score >= self.threshold else 0.0
+        return 0.0 if score < self.threshold else score
 
 
 class WeightedSum(_Ordered):

@@ -237,7 +237,9 @@ def _message(message: ChatMessage) -> Any:
 
 def _completion(output: ModelOutput) -> Completion:
     calls = [ToolCall(one.id, one.function, dict(one.arguments)) for one in output.message.tool_calls or ()]
-    return Completion(output.completion, tool_calls=calls)
+    return Completion(
+        output.completion, tool_calls=calls, is_cut=output.stop_reason in {"max_tokens", "model_length"}
+    )
 
 
 def _offered(tool: OfferedTool) -> Tool:

@@ -98,14 +98,12 @@ class ModelPolicy:
         said = generated.sequences[:, longest:]
         drawn_from = torch.stack(generated.scores, dim=1).float().log_softmax(-1)
         logprobs = drawn_from.gather(-1, said.unsqueeze(-1)).squeeze(-1)
-        return [
-            Completion(ids=ids[: (count := self._length(ids))], logprobs=told[:count])
-            for ids, told in zip(said.tolist(), logprobs.tolist(), strict=True)
-        ]
+        return list(map(self._completion, said.tolist(), logprobs.tolist()))
 
-    def _length(self, ids: list[int]) -> int:
-        """How many were sampled: up to the end of the turn, if it was reached. The rest is padding."""
-        return next((place for place, id in enumerate(ids, start=1) if id in self._ends), len(ids))
+    def _completion(self, ids: list[int], logprobs: list[float]) -> Completion:
+        """What was sampled: up to the end of the turn, if it was reached. The rest is padding."""
+        end = next((place for place, id in enumerate(ids, start=1) if id in self._ends), None)
+        return Completion(ids=ids[:end], logprobs=logprobs[:end], is_cut=end is None)
 
 
 def _ends(eos: Any) -> frozenset[int]:

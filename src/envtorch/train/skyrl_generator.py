@@ -88,8 +88,9 @@ class SessionGenerator(GeneratorInterface):
             }
             answer = await self._engine.generate(asked)
             logprobs = answer.get("response_logprobs") or [None] * len(ids)
-            said = zip(answer["response_ids"], logprobs, strict=True)
-            return [Completion(ids=one, logprobs=told) for one, told in said]
+            stopped = answer.get("stop_reasons") or [None] * len(ids)
+            said = zip(answer["response_ids"], logprobs, stopped, strict=True)
+            return [Completion(ids=one, logprobs=told, is_cut=why == "length") for one, told, why in said]
 
         options = {"policy_calls": 64, **self._options}
         async with Rollouts(
