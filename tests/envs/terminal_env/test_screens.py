@@ -3,6 +3,8 @@
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("pyte", reason="the screen needs pyte: pip install 'envtorch[terminal]'")
 
@@ -79,3 +81,40 @@ def test_a_cursor_that_was_saved_is_restored() -> None:
     screen = TerminalScreen(24, 80)
     screen.feed(b"ab\x1b7cd\x1b8X")
     assert screen.text().splitlines()[0] == "abXd"
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        pytest.param("漢字と✅ok", "漢字と✅ok", id="whole"),
+        pytest.param("漢b\x1b[1Ga", "a b", id="first half overwritten"),
+        pytest.param("漢b\x1b[2Ga", "漢ab", id="second half overwritten"),
+        pytest.param("漢字\x1b[1G\x1b[1P", " 字", id="first half deleted"),
+        pytest.param("漢字\x1b[2G\x1b[1@", "漢  字", id="halves moved apart"),
+        pytest.param("漢\u0301b", "漢\u0301b", id="an accent upon it"),
+        pytest.param("x" * 79 + "漢", "x" * 79 + "漢", id="in the last column"),
+    ],
+)
+def test_half_of_a_wide_character_does_not_break_the_screen(written: str, line: str) -> None:
+    screen = TerminalScreen(24, 80)
+    screen.feed(written.encode())
+    assert screen.text().splitlines()[0] == line
+    screen.feed(b"\r\nafter")
+    assert screen.text().splitlines()[:2] == [line, "after"]
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["漢", "✅", "a", "\u0301", "\t", "\r\n", "\x1b[1G", "\x1b[D", "\x1b[2C"]
+            + [f"\x1b[{count}{edit}" for count in (1, 3) for edit in "@PXKJLM"]
+            + ["\x1b[4h", "\x1b[4l"]
+        ),
+        max_size=60,
+    )
+)
+def test_editing_among_wide_characters_does_not_clear_the_screen(pieces: list[str]) -> None:
+    screen = TerminalScreen(4, 10)
+    for piece in pieces:
+        screen.feed(piece.encode())
+        assert "cleared" not in screen.text()

@@ -3,12 +3,14 @@
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from envtorch.extras import missing_extra
 
 try:
     import pyte
+    from wcwidth import wcwidth
 except ImportError as missing:
     raise missing_extra("terminal", "screen and send_keys need the pyte package") from missing
 
@@ -19,7 +21,8 @@ _MOST_BYTES = 128 * 1024
 _MOST_CPU_S = 1.0
 """How long one look at the screen may compute. `_MOST_BYTES` of text need a fifth of it; some sequences cost
 milliseconds each."""
-_PIECE_BYTES = 256
+_PIECE = 256
+"""How many characters are drawn before the time is looked at."""
 _MOST_SAVED = 16
 """How many places of the cursor a program may save."""
 _MOST_PER_CELL = 8
@@ -91,27 +94,41 @@ class TerminalScreen:
     def text(self) -> str:
         """The lines of the screen, and where the cursor is."""
         data, self._waiting = bytes(self._waiting[-_MOST_BYTES:]), bytearray()
-        is_drawn = self._draw(data)
-        if not is_drawn:  # an empty screen is better than no session
+        lines = self._draw(data)
+        if lines is None:  # an empty screen is better than no session
             self._screen = _Screen(self._screen.columns, self._screen.lines)
             self._stream = pyte.ByteStream(self._screen)
-        lines = [line.rstrip() for line in self._screen.display]
+            lines = ["[the screen was cleared: what the program wrote cannot be drawn]"]
         while lines and not lines[-1]:
             lines.pop()
-        if not is_drawn:
-            lines.append("[the screen was cleared: what the program wrote cannot be drawn]")
         cursor = self._screen.cursor
         return "\n".join([*lines, f"[cursor at line {cursor.y + 1}, column {cursor.x + 1}]"])
 
-    def _draw(self, data: bytes) -> bool:
-        """Whether all of it could be drawn, within the limits."""
+    def _draw(self, data: bytes) -> list[str] | None:
+        """The lines of the screen with it; None if it cannot be drawn within the limits."""
         end = time.thread_time() + _MOST_CPU_S
-        for start in range(0, len(data), _PIECE_BYTES):
-            try:
-                self._stream.feed(data[start : start + _PIECE_BYTES])
-            except Exception:  # a library that is given hostile bytes
-                return False
-            if time.thread_time() > end:
-                return False
+        try:
+            for start in range(0, len(data), _PIECE):
+                self._stream.feed(data[start : start + _PIECE])
+                if time.thread_time() > end:
+                    return None
+            lines = self._lines()
+        except Exception:  # a library that is given hostile bytes
+            return None
         cells: int = self._screen.lines * self._screen.columns
-        return sum(map(len, self._screen.display)) <= _MOST_PER_CELL * cells
+        return lines if sum(map(len, lines)) <= _MOST_PER_CELL * cells else None
+
+    def _lines(self) -> list[str]:
+        """What the cells show. The library's own `display` fails on half of a wide character, which stays
+        when the other half is overwritten or moved."""
+        return [self._line(self._screen.buffer[row]).rstrip() for row in range(self._screen.lines)]
+
+    def _line(self, cells: Mapping[int, pyte.screens.Char]) -> str:
+        shown, before = [], ""
+        for column in range(self._screen.columns):
+            character = cells[column].data
+            if not character and wcwidth(before[:1]) != 2:
+                character = " "  # the second half of a wide character that is gone
+            shown.append(character)
+            before = character
+        return "".join(shown)
