@@ -1,6 +1,7 @@
 """The screen of a terminal: what programs have written to it, as a person would see it. Needs
 `envtorch[terminal]`."""
 
+import codecs
 import re
 import time
 from collections.abc import Mapping
@@ -23,6 +24,14 @@ _MOST_CPU_S = 1.0
 milliseconds each."""
 _PIECE = 256
 """How many characters are drawn before the time is looked at."""
+_MOST_UNFINISHED = 4096
+"""How many characters of a sequence may be there before its end is."""
+_UNFINISHED = re.compile(
+    r"(?:\x1b\[|\x9b)[\d;?> \x07-\x0d]*\$?\Z"  # parameters, where control characters may come between
+    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9b-\x9d]*\x1b?\Z"  # a title
+    r"|\x1b[#%()]?\Z"
+)
+"""The beginning of a sequence, at the end of what was written."""
 _MOST_SAVED = 16
 """How many places of the cursor a program may save."""
 _MOST_PER_CELL = 8
@@ -83,8 +92,9 @@ class TerminalScreen:
 
     def __init__(self, rows: int, columns: int) -> None:
         self._screen = _Screen(columns, rows)
-        self._stream = pyte.ByteStream(self._screen)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._waiting = bytearray()
+        self._unfinished = ""
 
     def feed(self, data: bytes) -> None:
         self._waiting += data
@@ -94,22 +104,28 @@ class TerminalScreen:
     def text(self) -> str:
         """The lines of the screen, and where the cursor is."""
         data, self._waiting = bytes(self._waiting[-_MOST_BYTES:]), bytearray()
-        lines = self._draw(data)
+        lines = self._draw(self._unfinished + self._decoder.decode(data))
         if lines is None:  # an empty screen is better than no session
             self._screen = _Screen(self._screen.columns, self._screen.lines)
-            self._stream = pyte.ByteStream(self._screen)
+            self._unfinished = ""
             lines = ["[the screen was cleared: what the program wrote cannot be drawn]"]
         while lines and not lines[-1]:
             lines.pop()
         cursor = self._screen.cursor
         return "\n".join([*lines, f"[cursor at line {cursor.y + 1}, column {cursor.x + 1}]"])
 
-    def _draw(self, data: bytes) -> list[str] | None:
+    def _draw(self, data: str) -> list[str] | None:
         """The lines of the screen with it; None if it cannot be drawn within the limits."""
+        found = _UNFINISHED.search(data)
+        self._unfinished = "" if found is None else found[0]
+        if len(self._unfinished) > _MOST_UNFINISHED:
+            return None
+        data = data.removesuffix(self._unfinished)
         end = time.thread_time() + _MOST_CPU_S
+        stream = pyte.Stream(self._screen)  # a new one: what it keeps of a sequence has no limit
         try:
             for start in range(0, len(data), _PIECE):
-                self._stream.feed(data[start : start + _PIECE])
+                stream.feed(data[start : start + _PIECE])
                 if time.thread_time() > end:
                     return None
             lines = self._lines()
