@@ -163,3 +163,10 @@ def test_a_look_in_the_middle_of_a_sequence_or_character_changes_nothing(written
         screen.text()
         screen.feed(written[end:])
         assert screen.text() == look_after(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "line"), [("⚠\ufe0f careful", "⚠ careful"), ("👩\u200d💻 she", "👩💻 she"), ("a\x01b", "ab")]
+)
+def test_what_follows_a_character_without_a_width_is_shown(written: str, line: str) -> None:
+    assert look_after(written.encode()).splitlines()[0] == line

@@ -4,6 +4,7 @@
 import codecs
 import re
 import time
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,6 +74,10 @@ def encode_keys(keys: str) -> list[bytes]:
 
 
 class _Screen(pyte.Screen):  # type: ignore[misc]
+    def draw(self, data: str) -> None:
+        """Joiners and others without a width are left out: the library would leave out what follows them."""
+        super().draw("".join(one for one in data if wcwidth(one) > 0 or unicodedata.combining(one)))
+
     def select_graphic_rendition(self, *attributes: int, **options: Any) -> None:
         """Private sequences, which vim sends, are no colours: the library would fail on them."""
         if not options.get("private"):
