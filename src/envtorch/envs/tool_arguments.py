@@ -44,7 +44,9 @@ class SendKeysArguments(ToolArguments):
     interactive shell is started on it; `exit` ends that. Special keys: <enter>, <tab>, <esc>, <backspace>,
     <up>, <down>, <left>, <right>, <home>, <end>, <page-up>, <page-down>, <delete>, <ctrl-c> and the like."""
 
-    keys: str = Field(description="Text and special keys, such as 'ls -l<enter>' or ':wq<enter>'")
+    keys: Annotated[str, Field(max_length=4096)] = Field(
+        description="Text and special keys, such as 'ls -l<enter>' or ':wq<enter>'; for much text, write_file"
+    )
     wait_s: Annotated[float, Field(gt=0, le=60)] = Field(
         default=2.0, description="The longest time to wait for the program to become quiet"
     )

@@ -1,6 +1,7 @@
 """The screen draws what hostile programs write, in the environment's own process: what that may cost."""
 
 import tracemalloc
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyte", reason="the screen needs pyte: pip install 'envtorch[terminal]'")
 
-from envtorch.envs.terminal_env.screens import TerminalScreen
+from envtorch.envs.terminal_env.screens import TerminalScreen, encode_keys
 from tests.support import cpu_s
 
 FLOOD = 512 * 1024
@@ -170,3 +171,14 @@ def test_a_look_in_the_middle_of_a_sequence_or_character_changes_nothing(written
 )
 def test_what_follows_a_character_without_a_width_is_shown(written: str, line: str) -> None:
     assert look_after(written.encode()).splitlines()[0] == line
+
+
+def test_keys_are_typed_in_pieces_that_end_with_escape() -> None:
+    assert encode_keys("ix<esc>:wq<enter><nokey>") == [b"ix\x1b", b":wq\r<nokey>"]
+    assert encode_keys("<esc><esc>") == [b"\x1b", b"\x1b"]
+    assert encode_keys("") == []
+
+
+def test_keys_are_encoded_in_time_that_grows_with_their_number() -> None:
+    few, many = (cpu_s(partial(encode_keys, count * "<up>")) for count in (10_000, 160_000))
+    assert many < 50 * few

@@ -124,6 +124,12 @@ def test_files_are_written_read_edited_listed_and_searched(terminal: TerminalEnv
         ("list_files", {"path": "a\0b"}, "INVALID_ARGS", "cannot hold a NUL"),
         ("search", {"pattern": "a", "path": "a\0b"}, "INVALID_ARGS", "cannot hold a NUL"),
         ("view_image", {"path": "a\0b"}, "INVALID_ARGS", "cannot hold a NUL"),
+        (
+            "send_keys",
+            {"keys": 4097 * "x"},
+            "INVALID_ARGS",
+            "keys: String should have at most 4096 characters",
+        ),
         ("zsh", {}, "TOOL_NOT_FOUND", "there are: bash"),
     ],
 )
@@ -221,3 +227,13 @@ def test_keys_and_the_screen_drive_programs_that_want_a_terminal(terminal: Termi
     assert "42" in str(call(terminal, "screen").result)
     assert take(terminal, SendKeysAction("exit<enter>")).outcome == "ok"
     assert take(terminal, BashAction("echo back")).output == "back\n"
+
+
+def test_keys_are_typed_within_the_deadline_of_the_call(terminal: TerminalEnvironment) -> None:
+    pytest.importorskip("pyte", reason="the screen needs pyte: pip install 'envtorch[terminal]'")
+    take(terminal, BashAction("read -p 'name? ' name; echo hello $name", terminal=True))
+    seen = take(terminal, SendKeysAction("<esc>" * 800 + "Ada<enter>"), timeout_s=2.0)
+    assert "[the time was over: send the keys behind <esc> number " in str(seen.result)
+    assert "name?" in str(seen.result)
+    assert seen.outcome == "running"
+    assert take(terminal, SendKeysAction("<enter>")).outcome == "ok"

@@ -59,18 +59,20 @@ _SPECIAL = re.compile(r"<([a-z-]+|ctrl-[a-z\[\\\]])>")
 
 def encode_keys(keys: str) -> list[bytes]:
     """What to type, in pieces: a lone escape is followed by a pause, or a program takes it for Alt."""
-    pieces, last = [""], 0
+    pieces: list[list[str]] = [[]]
+    last = 0
     for match in _SPECIAL.finditer(keys):
         name = match[1]
         typed = chr(ord(name[-1].upper()) & 0x1F) if name.startswith("ctrl-") else KEYS.get(name)
         if typed is None:
             continue  # no key of that name: the text is typed as it is
-        pieces[-1] += keys[last : match.start()] + typed
+        pieces[-1] += (keys[last : match.start()], typed)
         last = match.end()
         if name == "esc":
-            pieces.append("")
-    pieces[-1] += keys[last:]
-    return [piece.encode("utf-8", "surrogatepass") for piece in pieces if piece]
+            pieces.append([])
+    pieces[-1].append(keys[last:])
+    texts = ["".join(piece) for piece in pieces]
+    return [text.encode("utf-8", "surrogatepass") for text in texts if text]
 
 
 class _Screen(pyte.Screen):  # type: ignore[misc]

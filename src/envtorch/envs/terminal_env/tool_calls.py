@@ -1,7 +1,7 @@
 """What each tool of the terminal environment does with a workspace."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from envtorch.envs import file_answers
@@ -20,6 +20,7 @@ _QUIET_S = 0.35
 """A program that has written nothing for so long is taken to wait; shorter, and editors lose keys after
 escape."""
 _FIRST_LOOK_S = 1.0
+_SHORT_LOOK_S = 0.05
 _ESCAPE_S = 0.15
 
 
@@ -82,19 +83,20 @@ class ToolCalls:
         from envtorch.envs.terminal_env.screens import encode_keys  # needs an extra
 
         screen = self._ready_screen()
-        limit = self._limit(wait_s, caller_s)
+        end = time.monotonic() + self._limit(None, caller_s)
         shell = self.workspace.shell
         if not shell.is_busy:
             self.workspace.run_on_terminal("PS1='$ ' bash --norc -i", timeout_s=_QUIET_S)
             shell = self.workspace.shell
         ended = None
-        for number, piece in enumerate(encode_keys(keys)):
-            if number:
-                time.sleep(_ESCAPE_S)
-            shell.type_keys(piece)
+        pieces = encode_keys(keys)
+        typed = self._type(pieces, end)
         if shell.is_busy:
-            ended = shell.watch_terminal(quiet_s=_QUIET_S, timeout_s=limit)
+            left_s = max(_SHORT_LOOK_S, end - time.monotonic())
+            ended = shell.watch_terminal(quiet_s=_QUIET_S, timeout_s=min(wait_s, left_s))
         text = screen.text()
+        if typed < len(pieces):
+            text += f"\n[the time was over: send the keys behind <esc> number {typed} with another call]"
         if ended is not None:
             self.workspace.note_end_of_program(ended)
             text += f"\n[the program ended with status {ended.status}]"
@@ -107,11 +109,21 @@ class ToolCalls:
             directory=shell.directory,
         )
 
+    def _type(self, pieces: Sequence[bytes], end: float) -> int:
+        """How many pieces were typed before `end`, each but the first after a pause."""
+        for number, piece in enumerate(pieces):
+            if number:
+                if time.monotonic() + _ESCAPE_S > end:
+                    return number
+                time.sleep(_ESCAPE_S)
+            self.workspace.shell.type_keys(piece)
+        return len(pieces)
+
     def _show_screen(self) -> TerminalObservation:
         screen = self._ready_screen()
         shell = self.workspace.shell
         if shell.is_busy:
-            ended = shell.watch_terminal(quiet_s=0.05, timeout_s=0.2)
+            ended = shell.watch_terminal(quiet_s=_SHORT_LOOK_S, timeout_s=0.2)
             if ended is not None:
                 self.workspace.note_end_of_program(ended)
         else:
