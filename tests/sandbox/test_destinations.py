@@ -10,6 +10,7 @@ from envtorch.errors import ConfigurationError
 from envtorch.sandbox import Policy
 from envtorch.sandbox.egress.destinations import AllowList, is_public, normal_host
 from envtorch.sandbox.egress.request_heads import RefusedRequest, RequestHead, read_head
+from tests.support import cpu_s
 
 LIST = AllowList.of(
     ["index.example.org", "*.files.example.org:8443", "192.0.2.7:81", "[2001:db8::1]:80", "10.1.0.0/16"]
@@ -154,6 +155,25 @@ def test_a_plain_request_is_sent_on_with_the_host_that_was_judged() -> None:
 def test_what_could_be_read_in_two_ways_is_refused(hostile: bytes) -> None:
     with pytest.raises(RefusedRequest):
         read_head(hostile)
+
+
+def test_a_request_may_have_a_hundred_headers() -> None:
+    fields = [f"X-{number}: {number}" for number in range(100)]
+    read = read_head(head("GET http://a.example.org/ HTTP/1.1", *fields))
+    assert read.forward.count(b"\r\nX-") == 100
+    with pytest.raises(RefusedRequest, match="may have 100 headers"):
+        read_head(head("GET http://a.example.org/ HTTP/1.1", *fields, "X: one more"))
+
+
+def test_headers_that_the_connection_names_cost_no_more_than_others() -> None:
+    """Each of them would be looked for among names that were put together for it alone."""
+
+    def request(words: str) -> bytes:
+        return head("GET http://a.example.org/ HTTP/1.1", words, *99 * ["X: 1"])
+
+    words = ",".join(f"x{number}" for number in range(2500))
+    named = cpu_s(lambda: read_head(request(f"Connection: {words}")), times=20)
+    assert named < 10 * cpu_s(lambda: read_head(request(f"Other: {words}")), times=20)
 
 
 @given(st.binary(max_size=400))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from .destinations import Address, normal_host
 
 MOST_HEAD_BYTES = 16 * 1024
+_MOST_FIELDS = 100
 END = b"\r\n\r\n"
 _LINE = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]{1,8000}) HTTP/1\.[01]")
 _NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -47,6 +48,8 @@ def read_head(head: bytes) -> RequestHead:
     match = _LINE.fullmatch(first)
     if match is None:
         raise RefusedRequest(400, "the first line is no request of HTTP/1")
+    if len(lines) > _MOST_FIELDS:
+        raise RefusedRequest(400, f"a request may have {_MOST_FIELDS} headers")
     method, target = match[1].decode(), match[2].decode()
     fields = [_field(line) for line in lines]
     if method == "CONNECT":
@@ -57,11 +60,11 @@ def read_head(head: bytes) -> RequestHead:
     authority, path = re.fullmatch(r"([^/?#]*)([^#]*)(?:#.*)?", target[7:]).groups()  # type: ignore[union-attr]
     host, port = _authority(authority, 80)
     length = _body_length(fields)
-    named = _named_by_connection(fields)
+    dropped = _DROPPED | _named_by_connection(fields)
     kept = [
         name + b": " + value
         for name, value in fields
-        if name.lower() not in _DROPPED | named and not name.lower().startswith(b"proxy-")
+        if name.lower() not in dropped and not name.lower().startswith(b"proxy-")
     ]
     resource = (path if path.startswith("/") else f"/{path}").encode()
     start = method.encode() + b" " + resource + b" HTTP/1.1"
