@@ -2,11 +2,12 @@
 
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from envtorch.sandbox.guest import tree
+from envtorch.sandbox.guest import layer_merging, tree
 from envtorch.sandbox.guest.layer_merging import Selection, extract, merge
 from envtorch.sandbox.guest.layers import hide, is_whiteout, make_opaque
 
@@ -122,6 +123,42 @@ def test_depth_holes_and_names_of_one_file_are_copied_as_they_are(tmp_path: Path
     assert (target / "one").stat().st_ino == (target / "two").stat().st_ino
     assert (target / "hole").stat().st_size == 1 << 33
     assert (target / "hole").stat().st_blocks < 1000
+
+
+@pytest.mark.parametrize("names", [1, 2])
+def test_merging_keeps_no_path_of_a_file_whose_names_have_all_been_seen(
+    tmp_path: Path, target: Path, names: int
+) -> None:
+    layer = make(tmp_path / "layer")
+    folder = layer.joinpath(*["d" * 200] * 15)
+    folder.mkdir(parents=True)
+    for number in range(800):
+        (folder / f"{number}-0").touch()
+        for other in range(1, names):
+            os.link(folder / f"{number}-0", folder / f"{number}-{other}")
+    tracemalloc.start()
+    try:
+        merge([str(layer)], str(target))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found_in(target)) == 800 * names
+    assert most < 800 * len(str(folder)) / 2
+
+
+def test_files_with_more_names_than_can_be_kept_become_files_of_their_own(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_merging, "_MOST_LINKED", 3 * len(f"{target}/a0"))
+    layer = make(tmp_path / "layer", *(f"a{number}" for number in range(4)))
+    for number in range(4):
+        for other in "bc":
+            os.link(layer / f"a{number}", layer / f"{other}{number}")
+    merge([str(layer)], str(target))
+    assert [(target / f"a{number}").stat().st_nlink for number in range(4)] == [3, 3, 3, 1]
+    assert [(target / f"b{number}").read_text() for number in range(4)] == [
+        (layer / f"a{number}").read_text() for number in range(4)
+    ]
 
 
 def test_a_path_is_kept_behind_the_links_that_the_image_has_on_the_way(tmp_path: Path, target: Path) -> None:

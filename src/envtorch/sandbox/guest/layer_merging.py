@@ -18,6 +18,8 @@ from .tree import LONGEST_PATH, FolderCursor
 
 _MOST_TOLD = 1000
 _MOST_LINKS = 40
+_MOST_LINKED = 64 * 1024 * 1024
+"""How many characters of paths are kept for files with several names; more become files of their own."""
 _PROGRAMS = "bin"
 _NOT_DATA = ("node_modules",)
 """Folders in / that programs look for above their own; they look for files and for names with a dot, too."""
@@ -115,6 +117,35 @@ class _Followed:
         self._cursor.close()
 
 
+class _LinkedFiles:
+    """Files with several names: where the first one was copied to, until all names have been seen."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[int, int], tuple[str, int]] = {}
+        """The path of the copy, and how many names are still to come."""
+        self._size = 0
+
+    def add(self, status: os.stat_result, path: str) -> None:
+        self._forget(status)  # a copy that could not be linked to
+        self._remember(status, path, status.st_nlink - 1)
+
+    def take(self, status: os.stat_result) -> str | None:
+        """Where this file was copied to; None if it was not, or only as a file of its own."""
+        path, left = self._forget(status)
+        self._remember(status, path, left - 1)
+        return path or None
+
+    def _forget(self, status: os.stat_result) -> tuple[str, int]:
+        path, left = self._copies.pop((status.st_dev, status.st_ino), ("", 0))
+        self._size -= len(path)
+        return path, left
+
+    def _remember(self, status: os.stat_result, path: str, left: int) -> None:
+        if left > 0 and self._size + len(path) <= _MOST_LINKED:
+            self._copies[status.st_dev, status.st_ino] = path, left
+            self._size += len(path)
+
+
 def merge(layers: Sequence[str], target: str) -> None:
     """Copy several layers, the topmost first, into one that means the same."""
     for layer in reversed(layers):
@@ -148,8 +179,7 @@ class _Merge:
         self._selection, self._left_out = selection, left_out
         self._source, self._target = _cursor(layer), _cursor(target)
         self._image = None if image is None else _Followed(image)
-        self._linked: dict[tuple[int, int], str] = {}
-        """Files with several names, and where the first one was copied to."""
+        self._linked = _LinkedFiles()
 
     def close(self) -> None:
         for place in (self._source, self._target, self._image):
@@ -231,7 +261,7 @@ class _Merge:
         elif stat.S_ISREG(mode):
             if not self._link(name, status):
                 tree.copy_file(name, here, there, status)
-                self._linked[status.st_dev, status.st_ino] = f"{self._place}{path}"
+                self._linked.add(status, f"{self._place}{path}")
         elif stat.S_ISFIFO(mode):
             os.mkfifo(name, 0o600, dir_fd=there)
         else:
@@ -240,7 +270,7 @@ class _Merge:
         return None
 
     def _link(self, name: str, status: os.stat_result) -> bool:
-        first = self._linked.get((status.st_dev, status.st_ino)) if status.st_nlink > 1 else None
+        first = self._linked.take(status)
         if first is not None:
             with contextlib.suppress(OSError):  # a path that is too long: then it is a file of its own
                 os.link(first, name, dst_dir_fd=self._target.here)
