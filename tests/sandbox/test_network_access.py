@@ -1,5 +1,6 @@
 """The proxy of sessions with an allow-list: what goes through it, what does not, and what is left of it."""
 
+import asyncio
 import contextlib
 import http.server
 import os
@@ -8,10 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envtorch.sandbox import Policy, Workspace
+from envtorch.sandbox.egress.allow_list_proxy import SessionNetwork
+from envtorch.sandbox.egress.destinations import AllowList
+from envtorch.sandbox.egress.proxy_limits import ProxyLimits
 from envtorch.sandbox.network_access import NetworkLog, ProxyProcess, proxy_process
 from tests.sandbox.roots import HOST, require_host_root
 from tests.support import PATIENCE_S, eventually
@@ -183,6 +188,49 @@ def test_slow_clients_of_one_session_hinder_no_other(server: int) -> None:
         for client in idle:
             client.close()
         slow.close()
+
+
+def test_names_of_one_session_that_take_long_to_resolve_hinder_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolver, resolved = socket.getaddrinfo, threading.Event()
+
+    def resolve(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "slow.example.org":
+            resolved.wait(PATIENCE_S)
+        return resolver("127.0.0.1", *arguments, **options)
+
+    def opened(name: str) -> SessionNetwork:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        limits = ProxyLimits(network_bytes=1 << 20, connect_s=PATIENCE_S / 2)
+        network = SessionNetwork(listener, AllowList.of([name]), limits)
+        network.start()
+        return network
+
+    async def ask(network: SessionNetwork, name: str) -> bytes:
+        reader, writer = await asyncio.open_connection(*network.listener.getsockname())
+        writer.write(f"CONNECT {name}:443 HTTP/1.1\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def play() -> bytes:
+        slow, quick = opened("slow.example.org"), opened("quick.example.org")
+        waiting = [asyncio.create_task(ask(slow, "slow.example.org")) for _ in range(40)]
+        try:
+            while slow.count < slow.limits.connections:  # noqa: ASYNC110  a counter tells of no change
+                await asyncio.sleep(0.01)
+            answer = await ask(quick, "quick.example.org")
+            assert not any(task.done() for task in waiting)
+        finally:
+            resolved.set()
+        assert all(b"not public" in one for one in await asyncio.gather(*waiting))
+        await asyncio.gather(slow.close(), quick.close())
+        return answer
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert b"not public" in asyncio.run(play())
 
 
 def test_thousands_of_connections_one_after_another_leave_nothing(server: int) -> None:

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from .destinations import Address, AllowList
@@ -26,6 +27,8 @@ from .proxy_limits import ProxyLimits
 from .request_heads import END, MOST_HEAD_BYTES, RefusedRequest, RequestHead, read_head
 
 _CHUNK = 1 << 16
+_MOST_LOOKUPS = 4
+"""Names that are resolved for one session at once; asyncio has five threads for all, or more."""
 _MOST_TOLD = 100
 _NOBODY = 65534
 _NO_NEW_PRIVILEGES = 38
@@ -60,6 +63,7 @@ class SessionNetwork:
     refused: int = 0
     records: "deque[ProxyRecord]" = field(default_factory=lambda: deque(maxlen=_MOST_TOLD))
     tasks: "set[asyncio.Task[None]]" = field(default_factory=set)
+    lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_LOOKUPS))
     is_open: bool = True
 
     def start(self) -> None:
@@ -102,6 +106,15 @@ class SessionNetwork:
                 record.reason = record.reason or type(error).__name__
             if not record.allowed:
                 self.refused += 1
+
+    async def look_up(self, host: str, port: int) -> list[Address]:
+        """The addresses of a name. A thread that resolves one cannot be stopped, so it counts to its end."""
+        loop = asyncio.get_running_loop()
+        await self.lookups.acquire()
+        lookup = loop.run_in_executor(None, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+        lookup.add_done_callback(lambda _: self.lookups.release())
+        found = await asyncio.shield(lookup)
+        return [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
 
     async def close(self) -> None:
         """End every connection. The socket inside is closed with ours."""
@@ -176,10 +189,9 @@ class ProxiedConnection:
             return [head.host]
         try:
             async with asyncio.timeout(network.limits.connect_s):
-                found = await self._loop.getaddrinfo(head.host, head.port, type=socket.SOCK_STREAM)
+                addresses = await network.look_up(head.host, head.port)
         except (OSError, TimeoutError):
             raise RefusedRequest(502, f"{head.host} cannot be resolved") from None
-        addresses = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
         public = [one for one in addresses if network.allowed.permits_resolved(one, head.port)]
         if not public:
             raise RefusedRequest(
