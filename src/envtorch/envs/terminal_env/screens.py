@@ -99,6 +99,7 @@ class TerminalScreen:
 
     def __init__(self, rows: int, columns: int) -> None:
         self._screen = _Screen(columns, rows)
+        self._stream = pyte.Stream(self._screen)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._waiting = bytearray()
         self._unfinished = ""
@@ -112,10 +113,12 @@ class TerminalScreen:
         """The lines of the screen, and where the cursor is."""
         data, self._waiting = bytes(self._waiting[-_MOST_BYTES:]), bytearray()
         lines = self._draw(self._unfinished + self._decoder.decode(data))
+        self._stream.detach(self._screen)
         if lines is None:  # an empty screen is better than no session
             self._screen = _Screen(self._screen.columns, self._screen.lines)
             self._unfinished = ""
             lines = ["[the screen was cleared: what the program wrote cannot be drawn]"]
+        self._stream.attach(self._screen)  # anew: what it keeps of a sequence has no limit
         while lines and not lines[-1]:
             lines.pop()
         cursor = self._screen.cursor
@@ -129,10 +132,9 @@ class TerminalScreen:
             return None
         data = data.removesuffix(self._unfinished)
         end = time.thread_time() + _MOST_CPU_S
-        stream = pyte.Stream(self._screen)  # a new one: what it keeps of a sequence has no limit
         try:
             for start in range(0, len(data), _PIECE):
-                stream.feed(data[start : start + _PIECE])
+                self._stream.feed(data[start : start + _PIECE])
                 if time.thread_time() > end:
                     return None
             lines = self._lines()
