@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from envtorch.sandbox import AsyncSandbox, Outcome, Policy, Result, Sandbox
-from tests.support import PATIENCE_S
+from envtorch.sandbox.protocol import frame
+from tests.support import PATIENCE_S, cpu_s
 
 HOSTILE = """
 import gc, os, socket, stat
@@ -94,6 +95,14 @@ def test_too_many_arguments_are_the_callers_mistake_and_the_session_goes_on(sand
         assert result.exception.type == "ValueError"
     assert sandbox.run("tell(['x' * 1000] * 1000); tell('a, b' * 1_000_000)").ok
     assert calls == [["x" * 1000] * 1000, "a, b" * 1_000_000]
+
+
+def test_a_long_reply_is_sent_without_being_copied_for_each_piece() -> None:
+    reply = {"value": "x" * (64 << 20)}
+    with Sandbox(Policy(memory_bytes=1 << 30)) as sandbox:
+        sandbox.expose("ask", lambda: reply["value"])
+        to_encode = cpu_s(lambda: frame(reply))
+        assert cpu_s(lambda: sandbox.run("_ = ask()")) < 8 * to_encode
 
 
 def test_many_calls_in_a_row_are_all_answered(sandbox: Sandbox) -> None:

@@ -23,6 +23,7 @@ _END_TIMEOUT_S = 5.0
 _CHUNK = 1 << 16
 """Allocated before each read: beyond 128 kB the allocator would map and unmap memory every time."""
 _VALUE_LIMIT = 65536
+_NOTHING = memoryview(b"")
 _SAID_OUTCOMES = {
     outcome.value: outcome
     for outcome in (
@@ -107,7 +108,8 @@ class Talk:
         self._core = core
         self._identifier = identifier
         self._deadline = deadline
-        self._out = b""
+        self._out = _NOTHING
+        """What is left to send. A view, since what is sent piece by piece must not be copied for each."""
         self._received = False
         """Something has been received since the last time that we waited."""
         self.overdue = False
@@ -115,7 +117,7 @@ class Talk:
 
     def converse(self, request: bytes, expected: type[protocol.Message]) -> Flow[protocol.Message | None]:
         """The answer of the expected type; None when there will be none, and `why` says the reason."""
-        self._out = request
+        self._out = memoryview(request)
         core = self._core
         if core.phase is SandboxPhase.SETTLING:
             # The init answers in order: then a signal that stopped an earlier request has been sent.
@@ -167,7 +169,7 @@ class Talk:
             return False
         try:
             if self._out:
-                self._out = self._out[core.handle.data.send(self._out) :]
+                self._send()
                 return True
             if self._received and INTERPRETER not in core.handle.exits:
                 self._received = False
@@ -183,6 +185,10 @@ class Talk:
         self._received = True
         core.handle.reader.feed(data)
         return True
+
+    def _send(self) -> None:
+        """Send what the socket takes. Raises `BlockingIOError` when it takes nothing now."""
+        self._out = self._out[self._core.handle.data.send(self._out) :] or _NOTHING
 
     def _wait_for_more(self, channel: int) -> Flow[bool]:
         """False when the init says that the interpreter has ended, and all that it said has been read: the
@@ -230,7 +236,7 @@ class Talk:
                 self._core.move(SandboxPhase.CALLING)
                 value = yield AskOwner(function, call.args, call.kwargs)
                 reply = {"type": "reply", "call": call.call, "value": value, "error": None}
-                self._out += protocol.frame(reply)
+                self._out = memoryview(protocol.frame(reply))
                 self._deadline += time.monotonic() - began
                 return
             except Exception as error:  # the owner's function failed: the agent learns that, not how
@@ -242,14 +248,15 @@ class Talk:
             except BaseException:
                 # Whoever waited has been cancelled. The code inside must not wait for good, and its next
                 # request must not be taken for this answer.
-                self._out += protocol.frame({"type": "reply", "call": call.call, "error": "it was cancelled"})
+                cancelled = {"type": "reply", "call": call.call, "error": "it was cancelled"}
+                self._out = memoryview(protocol.frame(cancelled))
                 with contextlib.suppress(OSError):
-                    self._out = self._out[self._core.handle.data.send(self._out) :]
+                    self._send()
                 raise
             finally:
                 if self._core.phase is SandboxPhase.CALLING:
                     self._core.move(SandboxPhase.BUSY)
-        self._out += protocol.frame(reply)
+        self._out = memoryview(protocol.frame(reply))
         self._deadline += time.monotonic() - began
 
 

@@ -162,6 +162,18 @@ def test_calls_are_shared_by_parent_and_children() -> None:
         assert "3 calls of language models are spent" in shown(env, "rlm_query('q')")
 
 
+@pytest.mark.parametrize(
+    "call", ["llm_query_batched({})", "_repl_recurse({}, None)", "_repl_recurse(['q'], {})"]
+)
+def test_a_text_in_place_of_a_list_is_refused_and_not_taken_for_its_characters(call: str) -> None:
+    asked: list[Event] = []
+    with playing(lambda request: "an answer", asked) as env:
+        result = env.execute(call.format("'x' * 4_000_000")).observation.result
+        assert "must be a list of texts, and not str" in result.stderr
+        assert shown(env, "llm_query_batched(['q', 'r'])") == '["an answer", "an answer"]'
+    assert sum(isinstance(event, Asked) for event in asked) == 2
+
+
 def test_a_child_that_fails_is_an_answer_and_its_siblings_go_on() -> None:
     def script(request: Request) -> str:
         task = request.messages[1]["content"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -49,7 +48,8 @@ class Node:
     async def llm_query(self, prompt: str, model: str | None = None) -> str:
         return await self.model_calls.query(self.name, str(prompt), model)
 
-    async def llm_query_batched(self, prompts: Sequence[Any], model: str | None = None) -> list[str]:
+    async def llm_query_batched(self, prompts: list[Any], model: str | None = None) -> list[str]:
+        _require_list("prompts", prompts)
         return await self.model_calls.query_all(self.name, [str(prompt) for prompt in prompts], model)
 
     async def recurse(
@@ -57,6 +57,11 @@ class Node:
     ) -> list[str]:
         """One child for each prompt, at the same time. `contexts` is None when the children are to be forks,
         and find theirs in their memory."""
+        _require_list("prompts", prompts)
+        if contexts is not None:
+            _require_list("contexts", contexts)
+            if len(contexts) != len(prompts):
+                raise ValueError(f"there are {len(prompts)} prompts and {len(contexts)} contexts")
         if self.depth >= self.model_calls.spending.budget.depth:
             with_context = [
                 _with(p, c) for p, c in zip(prompts, contexts or [None] * len(prompts), strict=True)
@@ -147,6 +152,15 @@ class Node:
         notebook, self.notebook = self.notebook, None
         if notebook is not None:
             await notebook.close()
+
+
+def _require_list(name: str, given: object) -> None:
+    """Raises `TypeError` for arguments that are no list: code inside may call us with anything, and a text has
+    as many items as characters."""
+    if not isinstance(given, list):
+        raise TypeError(
+            f"{name} must be a list of texts, and not {type(given).__name__}: write [text] for one"
+        )
 
 
 def _with(prompt: str, context: str | None) -> str:
