@@ -1,5 +1,10 @@
 """Files and commands go past the interpreter: they work whatever the agent has done to it."""
 
+import errno
+import os
+import subprocess
+import sys
+
 import pytest
 
 from envtorch.errors import OutOfResources
@@ -100,3 +105,41 @@ def test_lines_are_found_and_whether_those_are_all(sandbox: Sandbox) -> None:
     assert sandbox.search(".", limit=1)[1] is False
     with pytest.raises(OSError, match="no regular expression"):
         sandbox.search("(")
+
+
+def test_a_request_that_is_too_long_is_refused_and_leaves_no_descriptor_open(sandbox: Sandbox) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for size in [70_000, 300_000] * 20:
+        with pytest.raises(OSError, match="shorten") as refused:
+            sandbox.exec(["true", "x" * size])
+        assert refused.value.errno == errno.E2BIG
+        with pytest.raises(OSError, match="shorten"):
+            sandbox.read_file("x" * size)
+    assert len(os.listdir("/proc/self/fd")) < before + 40
+    assert sandbox.exec(["true", "x" * 60_000]).ok, "the sandbox lives on"
+
+
+PIPES = """
+import os
+from envtorch.sandbox.workspace_operations import open_pipes
+opened = []
+while True:
+    try:
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        break
+for descriptor in opened[-3:]:
+    os.close(descriptor)
+try:
+    open_pipes()
+except OSError:
+    for _ in range(3):
+        os.open("/dev/null", os.O_RDONLY)
+    print("all are closed")
+"""
+
+
+def test_pipes_that_cannot_all_be_opened_are_closed() -> None:
+    limited = ["/bin/sh", "-c", 'ulimit -n 64; exec "$0" -c "$1"', sys.executable, PIPES]
+    done = subprocess.run(limited, capture_output=True, text=True, check=True)
+    assert done.stdout == "all are closed\n"

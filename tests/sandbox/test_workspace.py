@@ -27,6 +27,15 @@ def workspace() -> Iterator[Workspace]:
         yield made
 
 
+def test_a_request_that_is_too_long_is_refused_and_the_session_goes_on(shared: Workspace) -> None:
+    for size in (70_000, 300_000):
+        with pytest.raises(OSError, match="shorten"):
+            shared.read_file("x" * size)
+        with pytest.raises(OSError, match="shorten"):
+            shared.execute(["true", "x" * size])
+    assert shared.execute(["true", "x" * 60_000]).ok
+
+
 def test_a_policy_with_a_root_is_refused_where_it_means_nothing() -> None:
     for wrong in (
         {"root": "./relative"},

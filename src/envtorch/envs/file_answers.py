@@ -104,6 +104,6 @@ def image_answer(data: bytes, path: str) -> CallToolResult:
 
 def error_sentence(error: BaseException) -> str:
     """What an agent is told of an error."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

@@ -46,9 +46,11 @@ class Handle:
         return cls(control, far_control, data, far_data, protocol.FrameReader(output_bytes))
 
     def tell(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a request to the init. That an init is dead is found out by waiting for its answer."""
+        """Send a request to the init. That an init is dead is found out by waiting for its answer. Raises
+        `OSError` for a request that is too long."""
+        data = protocol.packet(request)
         with self._telling, contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
-            socket.send_fds(self.control, [protocol.encode(request)], list(descriptors))
+            socket.send_fds(self.control, [data], list(descriptors))
 
     def signal(self, number: int, job: str = INTERPRETER) -> None:
         """Have the init send a signal to one of its jobs."""

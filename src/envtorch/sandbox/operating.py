@@ -17,11 +17,11 @@ from envtorch.errors import OutOfResources, SessionLost, TimedOut
 
 from .core import Core, new_identifier
 from .driver import Block, Flow, Wait
-from .flows import close
+from .flows import close, close_all
 from .fork_flows import copy_moving_files
 from .results import Completed, FileInfo, Outcome
 from .shell_results import FoundLine
-from .workspace_operations import decode_lines
+from .workspace_operations import decode_lines, open_pipes
 
 __all__ = ["execute", "list_files", "read_file", "search", "write_file"]
 
@@ -146,41 +146,30 @@ class _Operation:
         """Raises `OutOfResources` when no process could be started."""
         self._core.require_open()
         began = time.monotonic()
-        far_in, near_in = os.pipe2(os.O_CLOEXEC)
-        near_out, far_out = os.pipe2(os.O_CLOEXEC)
-        near_err, far_err = os.pipe2(os.O_CLOEXEC)
-        near = [near_in, near_out, near_err]
-        try:
-            for descriptor in near:
-                os.set_blocking(descriptor, False)
-            self._core.handle.tell(
-                {"op": "operate", "job": self._job, "what": what}, [far_in, far_out, far_err]
-            )
-        finally:
-            for descriptor in (far_in, far_out, far_err):
-                os.close(descriptor)
+        near, far = open_pipes()
         self._core.begin_work()
         try:
-            timed_out = yield from self._attend(near, stdin, began + timeout_s)
+            try:
+                self._core.handle.tell({"op": "operate", "job": self._job, "what": what}, far)
+            finally:
+                close_all(far)
+            timed_out = yield from self._attend(near, memoryview(stdin), began + timeout_s)
         finally:
             self._core.end_work()
-            for descriptor in near:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
+            close_all(near)
         return self._completed(timed_out, time.monotonic() - began)
 
-    def _attend(self, near: list[int], stdin: bytes, deadline: float) -> Flow[bool]:
+    def _attend(self, near: list[int], stdin: memoryview, deadline: float) -> Flow[bool]:
         """Feed and drain the pipes until the child has ended. True when it had to be killed for its time."""
         near_in, near_out, near_err = near
         readers = {near_out: "stdout", near_err: "stderr"}
-        writing, timed_out = True, False
+        timed_out = False
         while True:
-            writing = writing and self._feed(near_in, stdin)
-            if writing:
-                stdin = self._left
-            elif near_in in near:
-                os.close(near_in)
+            if stdin:
+                stdin = self._feed(near_in, stdin)
+            if not stdin and near_in in near:
                 near.remove(near_in)
+                os.close(near_in)
             events = self._core.handle.events()
             gone = events is None or (not events and self._core.handle.is_gone())
             for descriptor, name in list(readers.items()):
@@ -196,21 +185,18 @@ class _Operation:
                 timed_out, deadline = True, time.monotonic() + _END_TIMEOUT_S
                 self._core.handle.signal(signal.SIGKILL, self._job)
             watched = [self._core.handle.control.fileno(), *self._core.handle.watched()]
-            yield Wait([*watched, *readers], [near_in] if writing else [], deadline)
+            yield Wait([*watched, *readers], [near_in] if stdin else [], deadline)
 
-    _left: bytes = b""
-
-    def _feed(self, descriptor: int, data: bytes) -> bool:
-        """Write what the pipe takes. False when there is nothing left to write, or nobody to read it."""
+    def _feed(self, descriptor: int, data: memoryview) -> memoryview:
+        """Write what the pipe takes. What is left to write: nothing when nobody reads it."""
         try:
             while data:
                 data = data[os.write(descriptor, data[:_CHUNK]) :]
         except BlockingIOError:
-            self._left = data
-            return True
+            return data
         except OSError:
-            return False
-        return False
+            return data[:0]
+        return data
 
     def _drain(self, descriptor: int, name: str) -> bool:
         """Read what there is, keep what fits. False at the end of the stream."""

@@ -5,13 +5,14 @@ request that it belongs to. All three are checked before anything of the frame i
 must have exactly the declared shape. Anything else is `Nonsense`, and the sandbox that sent it is ended.
 """
 
+import errno
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from .guest.guest_wire import CALL_LIMIT, HEADER, KINDS, VALUE_LIMIT, has_too_many_values
+from .guest.guest_wire import CALL_LIMIT, HEADER, KINDS, PACKET_LIMIT, VALUE_LIMIT, has_too_many_values
 
 __all__ = [
     "CALL_LIMIT",
@@ -28,6 +29,7 @@ __all__ = [
     "decode_control",
     "encode",
     "frame",
+    "packet",
     "run_request",
 ]
 
@@ -154,6 +156,18 @@ def frame(message: Any) -> bytes:
     """`message` as one frame for the interpreter."""
     data = encode(message)
     return _LENGTH.pack(len(data)) + data
+
+
+def packet(request: Any) -> bytes:
+    """`request` as one packet for an init. Raises `OSError` for what is longer than an init reads."""
+    data = encode(request)
+    if len(data) > PACKET_LIMIT:
+        raise OSError(
+            errno.E2BIG,
+            f"the request takes {len(data)} bytes, and {PACKET_LIMIT} are allowed: shorten its path, pattern "
+            "or command, or put what is long into a file",
+        )
+    return data
 
 
 def decode_control(data: bytes) -> Control:

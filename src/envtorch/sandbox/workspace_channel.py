@@ -74,12 +74,13 @@ class WorkspaceChannel:
 
     def tell(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """A request without a reply. That an init is dead, or reads no requests any more, is found out by
-        waiting for what follows. Raises `SessionLost` when this end is closed: another thread may close it.
-        """
+        waiting for what follows. Raises `SessionLost` when this end is closed, as another thread may do, and
+        `OSError` for a request that is too long."""
+        data = protocol.packet(request)
         with self._telling, contextlib.suppress(BrokenPipeError, ConnectionError, BlockingIOError):
             if self._control.fileno() < 0:
                 raise SessionLost("the session has ended: it was closed")
-            socket.send_fds(self._control, [protocol.encode(request)], list(descriptors))
+            socket.send_fds(self._control, [data], list(descriptors))
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[StoreReply, list[int]]:
         """A request and its reply. Raises `OSError` as the init had it, `SessionLost` when it has gone."""

@@ -22,7 +22,7 @@ from .results import Completed, Outcome
 from .shell_results import FoundFile, FoundLine, Listing
 from .workspace_channel import WorkspaceChannel
 
-__all__ = ["decode_lines", "decode_listing", "operate", "raise_reported"]
+__all__ = ["decode_lines", "decode_listing", "open_pipes", "operate", "raise_reported"]
 
 _FAILED = 97
 _CHUNK = 1 << 16
@@ -39,7 +39,7 @@ def operate(
     be started, as in a session that has all the processes it may have."""
     job = f"operation-{secrets.token_hex(4)}"
     began = time.monotonic()
-    ours, theirs = _pipes()
+    ours, theirs = open_pipes()
     streams = {ours[1]: HeadAndTail(limit), ours[2]: HeadAndTail(limit)}
     try:
         with open(ours[0], "wb", buffering=0) as inward:
@@ -69,9 +69,18 @@ def operate(
     )
 
 
-def _pipes() -> tuple[list[int], list[int]]:
-    """Three pipes: our ends, and the child's."""
-    inward, outward, errors = os.pipe(), os.pipe(), os.pipe()
+def open_pipes() -> tuple[list[int], list[int]]:
+    """Three pipes, or none: our ends, which do not block, and the child's."""
+    opened: list[tuple[int, int]] = []
+    try:
+        for _ in range(3):
+            opened.append(os.pipe2(os.O_CLOEXEC))
+    except OSError:
+        for pipe in opened:
+            for descriptor in pipe:
+                os.close(descriptor)
+        raise
+    inward, outward, errors = opened
     ours = [inward[1], outward[0], errors[0]]
     for descriptor in ours:
         os.set_blocking(descriptor, False)

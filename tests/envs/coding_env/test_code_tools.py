@@ -83,6 +83,7 @@ def test_a_picture_is_returned_as_an_image(tools: CodingToolEnv) -> None:
     ("action", "kind", "why"),
     [
         (ReadFileAction("none"), ToolErrorType.EXECUTION_ERROR, "No such file"),
+        (ReadFileAction("x" * 70_000), ToolErrorType.EXECUTION_ERROR, "and 65536 are allowed: shorten"),
         (EditFileAction("/etc/passwd", "no such text", ""), ToolErrorType.EXECUTION_ERROR, "does not occur"),
         (ViewImageAction("/etc/passwd"), ToolErrorType.EXECUTION_ERROR, "is no PNG"),
         (CallToolAction(tool_name="bash"), ToolErrorType.INVALID_ARGS, "command: Field required"),
@@ -97,6 +98,14 @@ def test_what_a_tool_cannot_do_is_an_observation_with_an_error(
     assert seen.error.error_type is kind
     assert why in seen.error.message
     assert take(tools, PythonAction("1 + 1")).result == "2", "the episode goes on"
+
+
+@pytest.mark.parametrize("size", [9_000, 70_000, 300_000])
+def test_a_long_command_is_run_like_a_short_one(tools: CodingToolEnv, size: int) -> None:
+    command = f"cat > long.txt <<'END'\n{'x' * size}\nEND\nwc -c < long.txt\ncat\nexit 3\n"
+    seen = take(tools, BashAction(command))
+    assert (seen.stdout, seen.stderr, seen.exit_code) == (f"{size + 1}\n", "", 3)
+    assert take(tools, BashAction("wc -c < long.txt")).stdout == f"{size + 1}\n", "the episode goes on"
 
 
 def test_a_command_ends_in_time_and_leaves_the_variables(tools: CodingToolEnv) -> None:

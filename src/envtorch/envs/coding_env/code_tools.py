@@ -14,6 +14,8 @@ from envtorch.tools import CallToolResult, ToolError, ToolErrorType
 
 __all__ = ["CODE_TOOLS", "SandboxTools", "failed_call", "told_of_code"]
 
+_SHORT_COMMAND = 8192
+"""The most characters of a command that is an argument of bash; a longer one comes on its stdin."""
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
@@ -59,9 +61,13 @@ class SandboxTools:
         return CodeToolObservation(tool_name=name, result=answer, stdout=text)
 
     async def _bash(self, *, command: str, timeout_s: float | None, limit_s: float) -> CodeToolObservation:
+        if "\0" in command:
+            raise ValueError("a command cannot hold a NUL character")
         limit = limit_s if timeout_s is None else min(limit_s, timeout_s)
-        words = ["/bin/bash", "-c", command]
-        done = await self._sandbox.exec(words, environment=_ENVIRONMENT, timeout_s=limit)
+        words, stdin = ["/bin/bash", "-c", command], b""
+        if len(command) > _SHORT_COMMAND:
+            words, stdin = ["/bin/bash", "-c", 'eval "$(cat)"'], command.encode("utf-8", "surrogatepass")
+        done = await self._sandbox.exec(words, stdin=stdin, environment=_ENVIRONMENT, timeout_s=limit)
         stdout, stderr = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
         return CodeToolObservation(
             tool_name="bash",

@@ -155,12 +155,10 @@ class Node:
 
 
 def _require_list(name: str, given: object) -> None:
-    """Raises `TypeError` for arguments that are no list: code inside may call us with anything, and a text has
-    as many items as characters."""
+    """Raises `TypeError` for what is no list: the code inside may call with anything, and a text would count
+    as one item for each character."""
     if not isinstance(given, list):
-        raise TypeError(
-            f"{name} must be a list of texts, and not {type(given).__name__}: write [text] for one"
-        )
+        raise TypeError(f"{name} must be a list of texts, and not {type(given).__name__}: for one use [text]")
 
 
 def _with(prompt: str, context: str | None) -> str:
