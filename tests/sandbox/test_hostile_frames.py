@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -84,6 +85,44 @@ def test_junk_takes_little_of_the_owners_memory(junk: str) -> None:
         check=False,
     )
     assert int(done.stdout) < 64 * 1024, done.stderr  # kilobytes
+
+
+FORGED = """
+result = dict(
+    outcome='ok', exit_status=0, value=None, json=None, exception=None, parsed=True, stdout='', stderr='',
+    truncated=False, duration_s=0.0, cpu_s=0.0, memory_bytes=0
+)
+result.update({})
+send(wire.frame('result', me, result))
+import time; time.sleep(60)
+"""
+
+
+def test_the_texts_and_times_of_a_forged_result_are_cut(sandbox: Sandbox) -> None:
+    long = "'x' * 3_000_000"
+    exception = f"dict(type={long}, message={long}, traceback={long})"
+    said = FORGED.format(f"value={long}, exception={exception}, duration_s=1e308, cpu_s=1e308")
+    began = time.monotonic()
+    result = sandbox.run(HOSTILE + said)
+    assert result.duration_s <= time.monotonic() - began
+    assert result.cpu_s < 1e10
+    assert result.value is not None
+    assert result.exception is not None
+    texts = (result.value, result.exception.type, result.exception.message, result.exception.traceback)
+    assert [len(text) for text in texts] == [65539, 65536, 65536, 65536]
+
+
+@pytest.mark.parametrize("number", ["exit_status=10**30", "exit_status=-1", "memory_bytes=10**4000"])
+def test_a_forged_result_with_numbers_that_cannot_be_is_nonsense(sandbox: Sandbox, number: str) -> None:
+    result = sandbox.run(HOSTILE + FORGED.format(number))
+    assert (result.outcome, result.alive) == (Outcome.CRASHED, False)
+
+
+def test_code_that_changes_its_clock_is_answered(sandbox: Sandbox) -> None:
+    for clock in ("lambda: -1e300", "lambda: 1e300"):
+        result = sandbox.run(f"import time; time.perf_counter = {clock}; 1 + 1")
+        assert (result.value, result.ok) == ("2", True)
+        assert 0 <= result.duration_s < 1e6
 
 
 def test_too_many_arguments_are_the_callers_mistake_and_the_session_goes_on(sandbox: Sandbox) -> None:

@@ -8,7 +8,7 @@ must have exactly the declared shape. Anything else is `Nonsense`, and the sandb
 import errno
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -56,7 +56,7 @@ class RunResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A run has ended."""
 
     outcome: str
-    exit_status: int
+    exit_status: Annotated[int, msgspec.Meta(ge=0, le=255)]
     value: str | None
     json: str | None
     exception: Raised | None
@@ -66,7 +66,7 @@ class RunResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     truncated: bool
     duration_s: float
     cpu_s: float
-    memory_bytes: int
+    memory_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class OwnerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

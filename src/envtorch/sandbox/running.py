@@ -23,6 +23,8 @@ _END_TIMEOUT_S = 5.0
 _CHUNK = 1 << 16
 """Allocated before each read: beyond 128 kB the allocator would map and unmap memory every time."""
 _VALUE_LIMIT = 65536
+"""What an interpreter of ours tells at most of a value, in characters, and of each text of an exception."""
+_MOST_CPU_S = 1e9
 _NOTHING = memoryview(b"")
 _SAID_OUTCOMES = {
     outcome.value: outcome
@@ -59,7 +61,7 @@ def run(core: Core, code: str, *, timeout_s: float | None = None) -> Flow[Result
             exception=Failure(outcome.name, core.why_lost, core.why_lost),
         )
     assert isinstance(said, protocol.RunResult)
-    result = _result_of(core, said, timed_out=talk.overdue)
+    result = _result_of(core, said, timed_out=talk.overdue, elapsed_s=time.monotonic() - began)
     if core.ran_out_of_processes() or result.outcome in (Outcome.OUT_OF_PROCESSES, Outcome.TIMED_OUT):
         # What a fork bomb left behind would eat the time of whoever runs next.
         yield from order(core, "sweep", "swept")
@@ -287,7 +289,9 @@ def _why_lost(core: Core, talk: Talk) -> str:
     return talk.why
 
 
-def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool) -> Result:
+def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool, elapsed_s: float) -> Result:
+    """What was said, cut to what an interpreter of ours would say: the agent may have spoken in its place, or
+    changed its clock."""
     outcome = _SAID_OUTCOMES.get(said.outcome, Outcome.ERROR)
     if timed_out:
         outcome = Outcome.TIMED_OUT
@@ -299,19 +303,22 @@ def _result_of(core: Core, said: protocol.RunResult, *, timed_out: bool) -> Resu
         outcome = _OUTCOMES_OF_EXCESS[core.excess.resource]
     limit = core.policy.output_bytes
     exception = said.exception
-    failure = Failure(exception.type, exception.message, exception.traceback) if exception else None
+    failure = None
+    if exception is not None:
+        name, message = exception.type[:_VALUE_LIMIT], exception.message[:_VALUE_LIMIT]
+        failure = Failure(name, message, exception.traceback[-_VALUE_LIMIT:])
     if core.excess is not None and failure is None:
         failure = Failure(outcome.name, str(core.excess), f"Processes were ended: {core.excess}")
     return Result(
         outcome=outcome,
         stdout=said.stdout[:limit],
         stderr=said.stderr[:limit],
-        value=said.value,
+        value=None if said.value is None else said.value[: _VALUE_LIMIT + len("...")],
         value_json=said.json if said.json is None or len(said.json) <= _VALUE_LIMIT else None,
         exit_status=said.exit_status,
         exception=failure,
-        duration_s=said.duration_s,
-        cpu_s=said.cpu_s,
+        duration_s=max(0.0, min(said.duration_s, elapsed_s)),
+        cpu_s=max(0.0, min(said.cpu_s, _MOST_CPU_S)),
         memory_bytes=said.memory_bytes,
         truncated=said.truncated,
         parsed=said.parsed,

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envtorch.envs.repl_env.finals import Final, find_final
+from tests.support import cpu_s
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,20 @@ def test_whatever_is_balanced_comes_back(inside: str, before: str) -> None:
 def test_no_text_breaks_it(text: str) -> None:
     found = find_final(text)
     assert found is None or found.value in text
+
+
+HOSTILE = {
+    "white space": lambda size: "FINAL_VAR(\n" * (size // 24) + ")" * (size // 24) + " " * (size // 2) + "\n",
+    "nested": lambda size: "FINAL_VAR(\n" * (size // 13) + ")\n" * (size // 13),
+    "words": lambda size: "FINAL_VAR(" + "x " * (size // 4) + "\n)" * (size // 4),
+    "spaces inside": lambda size: ("FINAL_VAR(" + " " * 90 + "\n") * (size // 102) + ")\n" * (size // 102),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_time_for_a_hostile_text_grows_with_its_length(kind: str) -> None:
+    short, long = (HOSTILE[kind](size) for size in (1 << 16, 1 << 19))
+    assert cpu_s(lambda: find_final(long)) < 3 * 8 * cpu_s(lambda: find_final(short))
 
 
 def test_a_hostile_text_takes_no_longer_than_a_harmless_one() -> None:

@@ -15,6 +15,7 @@ __all__ = ["Final", "find_final"]
 
 _OPENINGS = re.compile(r"^[ \t]*FINAL(?P<variable>_VAR)?(?P<open>\()", re.MULTILINE)
 _PARENTHESES = re.compile(r"[()]")
+_LAST_OF_A_LINE = re.compile(r"\)(?=[^\S\n]*+(?:\n|\Z))")
 _NAME = re.compile(r"""\s*(?P<quote>['"]?)(?P<name>\w+)(?P=quote)\s*""")
 
 
@@ -27,28 +28,29 @@ class Final:
 
 
 def find_final(text: str) -> Final | None:
-    """The final answer that `text` declares, if it declares one."""
+    """The final answer that `text` declares, if it declares one. Takes time in proportion to its length: it
+    may be hostile, and long."""
     openings = list(_OPENINGS.finditer(text))
     if not openings:
         return None
     closings = _closings(text)
+    ends_of_lines = {match.start() for match in _LAST_OF_A_LINE.finditer(text)}
     variable: Final | None = None
     for opening in openings:
         start = opening.start("open")
         end = closings.get(start)
-        if end is None or not _ends_its_line(text, end):
+        if end is None or end not in ends_of_lines:
             continue
-        inside = text[start + 1 : end]
         if opening["variable"] is None:
-            return Final(inside.strip())
-        name = _NAME.fullmatch(inside)
-        if variable is None and name is not None and name["name"].isidentifier():
+            return Final(text[start + 1 : end].strip())
+        name = _NAME.fullmatch(text, start + 1, end) if variable is None else None
+        if name is not None and name["name"].isidentifier():
             variable = Final(name["name"], is_variable=True)
     return variable
 
 
 def _closings(text: str) -> dict[int, int]:
-    """Where each parenthesis is closed. One pass: the text may be hostile, and long."""
+    """Where each parenthesis is closed."""
     found: dict[int, int] = {}
     open_ones: list[int] = []
     for match in _PARENTHESES.finditer(text):
@@ -57,8 +59,3 @@ def _closings(text: str) -> dict[int, int]:
         elif open_ones:
             found[open_ones.pop()] = match.start()
     return found
-
-
-def _ends_its_line(text: str, position: int) -> bool:
-    end = text.find("\n", position)
-    return not text[position + 1 : end if end >= 0 else len(text)].strip()
