@@ -107,6 +107,21 @@ def test_lines_are_found_and_whether_those_are_all(sandbox: Sandbox) -> None:
         sandbox.search("(")
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "head -c 100000 /dev/zero | tr '\\0' '['",
+        """echo '{"errno": 1e999, "message": ""}'""",
+        f"""echo '{{"errno": {10**100}, "message": ""}}'""",
+        "true",
+    ],
+    ids=["deep", "infinite", "large", "nothing"],
+)
+def test_a_program_may_leave_with_the_status_of_a_failed_operation(sandbox: Sandbox, told: str) -> None:
+    done = sandbox.exec(["sh", "-c", f"({told}) >&2; exit 97"])
+    assert (done.outcome, done.exit_status) == (Outcome.ERROR, 97)
+
+
 def test_a_request_that_is_too_long_is_refused_and_leaves_no_descriptor_open(sandbox: Sandbox) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for size in [70_000, 300_000] * 20:

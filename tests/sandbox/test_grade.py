@@ -80,6 +80,7 @@ def test_a_dead_sandbox_is_graded_by_its_files(sandbox: Sandbox) -> None:
         "{'score': 1, 'extra': 2}",
         "object()",
         "[1.0]",
+        "10**400",
     ],
 )
 def test_a_checker_that_says_nothing_sensible_scores_zero(sandbox: Sandbox, script: str) -> None:
@@ -93,6 +94,8 @@ def test_verdicts_are_read_strictly() -> None:
     assert judge(0) == Verdict(score=0.0, passed=False)
     assert judge({"score": 0.5, "passed": False, "details": [1]}).details == [1]
     assert judge("1").score == 0.0
+    for large in (10**400, 10**5000, {"score": 10**400}):
+        assert "cannot be understood" in judge(large).why
 
 
 def test_a_failing_function_is_the_owners_error(sandbox: Sandbox) -> None:

@@ -14,6 +14,7 @@ asked. Of a function, its own errors are raised.
 """
 
 import base64
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -63,13 +64,28 @@ def judge(said: Any) -> Verdict:
         return said
     fields = dict(said) if isinstance(said, Mapping) else {"score": said}
     unknown = set(fields) - {"score", "passed", "why", "details"}
-    score = fields.get("score")
-    if unknown or isinstance(score, str) or not isinstance(score, int | float) or not math.isfinite(score):
-        return failed(f"the checker's verdict cannot be understood: {str(said)[:200]}")
+    score = _score_of(fields.get("score"))
+    if unknown or score is None:
+        return failed(f"the checker's verdict cannot be understood: {_shown(said)}")
     passed = fields.get("passed", score > 0)
     return Verdict(
-        score=float(score), passed=bool(passed), why=str(fields.get("why", "")), details=fields.get("details")
+        score=score, passed=bool(passed), why=str(fields.get("why", "")), details=fields.get("details")
     )
+
+
+def _score_of(said: Any) -> float | None:
+    """A finite number, or None."""
+    with contextlib.suppress(OverflowError):  # an integer that no float can hold
+        if isinstance(said, int | float) and math.isfinite(said):
+            return float(said)
+    return None
+
+
+def _shown(said: Any) -> str:
+    try:
+        return str(said)[:200]
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or deep nesting
+        return f"it cannot be shown: {error}"
 
 
 def judge_result(result: Result) -> Verdict:
@@ -79,7 +95,10 @@ def judge_result(result: Result) -> Verdict:
         return failed(f"the checker did not finish: {why}")
     if result.value_json is None:
         return failed("the checker's last line is no expression with a plain value")
-    return judge(result.json())
+    try:
+        return judge(result.json())
+    except ValueError as error:
+        return failed(f"the checker's verdict cannot be understood: {error}")
 
 
 def failed(why: str) -> Verdict:

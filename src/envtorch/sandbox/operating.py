@@ -4,7 +4,6 @@ The agent's interpreter takes no part, so these work while its code is broken, a
 """
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -21,11 +20,10 @@ from .flows import close, close_all
 from .fork_flows import copy_moving_files
 from .results import Completed, FileInfo, Outcome
 from .shell_results import FoundLine
-from .workspace_operations import decode_lines, open_pipes
+from .workspace_operations import decode_lines, open_pipes, reported_error
 
 __all__ = ["execute", "list_files", "read_file", "search", "write_file"]
 
-_FAILED = 97
 _CHUNK = 1 << 16
 """Allocated before each read: beyond 128 kB the allocator would map and unmap memory every time."""
 _LIST_LIMIT = 100_000
@@ -49,7 +47,7 @@ def execute(
     what = {"kind": "execute", "command": list(command), "environment": dict(environment or {})}
     limit = core.policy.timeout_s if timeout_s is None else timeout_s
     done = yield from _Operation(core, core.policy.output_bytes).perform(what, stdin, limit)
-    if done.exit_status == _FAILED and (error := _reported_error(done.stderr)):
+    if error := reported_error(done):
         return Completed(
             outcome=Outcome.ERROR, exit_status=127, stdout=b"", stderr=f"{command[0]}: {error}\n".encode()
         )
@@ -107,7 +105,7 @@ def _look(core: Core, what: Mapping[str, Any], limit: int) -> Flow[Completed]:
 
 def _decode_files(data: bytes, path: str) -> list[FileInfo]:
     decoder = msgspec.json.Decoder(FileInfo)
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):
         return [decoder.decode(line) for line in data.splitlines()]
     raise OSError(f"the list of {path} could not be read")
 
@@ -117,19 +115,12 @@ def _raise_error(done: Completed, path: str) -> None:
         raise TimedOut(f"{path} could not be read or written in time")
     if done.exit_status == 0:
         return
-    error = _reported_error(done.stderr) if done.exit_status == _FAILED else None
+    error = reported_error(done)
     if error is None:
         raise SessionLost(f"the operation on {path} was ended with status {done.exit_status}")
     if error.errno in _DISK_FULL:
         raise OutOfResources(f"{path}: {error.strerror}")
     raise OSError(error.errno, error.strerror, path)
-
-
-def _reported_error(stderr: bytes) -> OSError | None:
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        said = json.loads(stderr)
-        return OSError(int(said["errno"]), str(said["message"]))
-    return None
 
 
 class _Operation:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import select
@@ -11,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,7 +21,7 @@ from .results import Completed, Outcome
 from .shell_results import FoundFile, FoundLine, Listing
 from .workspace_channel import WorkspaceChannel
 
-__all__ = ["decode_lines", "decode_listing", "open_pipes", "operate", "raise_reported"]
+__all__ = ["decode_lines", "decode_listing", "open_pipes", "operate", "raise_reported", "reported_error"]
 
 _FAILED = 97
 _CHUNK = 1 << 16
@@ -155,24 +154,39 @@ def _read(descriptor: int) -> bytes:
     return b""
 
 
+class _Report(msgspec.Struct, frozen=True):
+    """What a child writes to its third descriptor when it fails."""
+
+    errno: Annotated[int, msgspec.Meta(ge=0, le=4095)]
+    message: str
+
+
+def reported_error(done: Completed) -> OSError | None:
+    """The error that a child of ours reported; None for anything else, as a program may write and exit with
+    what it likes."""
+    if done.exit_status != _FAILED:
+        return None
+    with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):
+        said = msgspec.json.decode(done.stderr, type=_Report)
+        return OSError(said.errno, said.message)
+    return None
+
+
 def raise_reported(done: Completed, path: str) -> None:
     """Raise what a file operation reported; nothing when it went well."""
     if done.outcome is Outcome.TIMED_OUT:
         raise TimedOut(f"{path} could not be read or written in time")
     if done.exit_status == 0:
         return
-    said: Any = None
-    if done.exit_status == _FAILED:
-        with contextlib.suppress(ValueError):
-            said = json.loads(done.stderr)
     if done.exit_status < 0:
         why = "the session's memory was used up, or one of its processes ended it"
         raise OSError(errno.EINTR, f"the operation was ended by signal {-done.exit_status}: {why}", path)
-    if not isinstance(said, dict) or not isinstance(said.get("errno"), int):
+    error = reported_error(done)
+    if error is None:
         raise SessionLost(f"the operation on {path} was ended with status {done.exit_status}")
-    if said["errno"] in _FULL:
-        raise OutOfResources(f"{path}: {said.get('message')}")
-    raise OSError(said["errno"], str(said.get("message")), path)
+    if error.errno in _FULL:
+        raise OutOfResources(f"{path}: {error.strerror}")
+    raise OSError(error.errno, error.strerror, path)
 
 
 class _Line(msgspec.Struct, frozen=True):

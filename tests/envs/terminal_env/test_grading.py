@@ -198,6 +198,8 @@ def test_a_declared_path_is_graded_as_it_was_left_also_when_folders_above_it_wer
     [
         ("true", "left no reward"),
         ("echo NaN > /logs/verifier/reward.txt", "no finite number"),
+        ("printf '1%0400d' 0 > /logs/verifier/reward.txt", "no finite number"),
+        ("""echo '{"a": 1e308, "b": 1e308}' > /logs/verifier/reward.json""", "no finite number"),
         ("echo > /logs/verifier/reward.txt", "holds no reward"),
         ("mkdir /logs/verifier/reward.json", "not a regular file"),
     ],

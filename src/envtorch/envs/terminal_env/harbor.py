@@ -1,6 +1,7 @@
 """Tasks in Harbor's format: a directory with `task.toml`, `instruction.md`, `environment/`, `tests/` and
 `solution/`."""
 
+import contextlib
 import hashlib
 import io
 import math
@@ -222,6 +223,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def finite(value: Any) -> float:
     """A reward as a number. Raises `ValueError` for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no finite number")
-    return float(value)
+    with contextlib.suppress(OverflowError):  # an integer that no float can hold
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise ValueError(f"{value!r} is no finite number")

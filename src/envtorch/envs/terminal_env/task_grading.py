@@ -287,9 +287,11 @@ def _rewards_of(text: str) -> dict[str, float]:
     rewards = said if isinstance(said, dict) else {"reward": said}
     if not rewards:
         raise ValueError("it is empty")
-    return {str(name): finite(value) for name, value in rewards.items()}
+    found = {str(name): finite(value) for name, value in rewards.items()}
+    _overall(found)  # raises, too
+    return found
 
 
 def _overall(rewards: Mapping[str, float]) -> float:
-    """The reward called so, else the mean of all."""
-    return rewards.get("reward", sum(rewards.values()) / len(rewards))
+    """The reward called so, else the mean of all. Raises `ValueError` when that is not finite."""
+    return rewards["reward"] if "reward" in rewards else finite(sum(rewards.values()) / len(rewards))
