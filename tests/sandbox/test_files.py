@@ -21,6 +21,26 @@ def test_files_go_in_and_come_out(sandbox: Sandbox) -> None:
     assert sandbox.run("len(open('deep/er/file.bin', 'rb').read())").json() == len(data)
 
 
+def test_a_list_has_the_levels_and_entries_that_are_wanted(sandbox: Sandbox) -> None:
+    for name in ("a/b/c", "a/d", "e"):
+        sandbox.write_file(name, b"")
+
+    def listed(**options: int) -> list[str]:
+        return [entry.path for entry in sandbox.list_files(".", **options)]
+
+    assert listed() == ["a", "a/b", "a/b/c", "a/d", "e"]
+    assert listed(depth=1) == ["a", "e"]
+    assert listed(depth=2) == ["a", "a/b", "a/d", "e"]
+    assert listed(depth=2, limit=3) == ["a", "a/b", "a/d"]
+
+
+def test_names_that_are_too_long_for_one_list_are_refused(sandbox: Sandbox) -> None:
+    sandbox.run("import os\nfor _ in range(14): os.mkdir('\\1' * 250); os.chdir('\\1' * 250)")
+    with pytest.raises(OSError, match="list the folders in it"):
+        sandbox.list_files(limit=14)
+    assert len(sandbox.list_files(limit=1)) == 1
+
+
 def test_missing_and_wrong_files_are_the_usual_errors(sandbox: Sandbox) -> None:
     with pytest.raises(FileNotFoundError):
         sandbox.read_file("absent")

@@ -99,9 +99,11 @@ class AsyncSandbox:
         """The bytes of a file. Raises `OSError`, or `OverflowError` when there are more than `limit`."""
         return await self._drive(operating.read_file(self._core, path, limit=limit))
 
-    async def list_files(self, path: str = ".") -> list[FileInfo]:
-        """Everything below a folder."""
-        return await self._drive(operating.list_files(self._core, path))
+    async def list_files(
+        self, path: str = ".", *, depth: int | None = None, limit: int = operating.LIST_LIMIT
+    ) -> list[FileInfo]:
+        """What is below a folder, in order: `depth` levels, or all, and at most `limit` entries."""
+        return await self._drive(operating.list_files(self._core, path, depth=depth, limit=limit))
 
     async def search(
         self, pattern: str, path: str = ".", *, glob: str = "", limit: int = 100

@@ -4,6 +4,7 @@ The agent's interpreter takes no part, so these work while its code is broken, a
 """
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -22,11 +23,13 @@ from .results import Completed, FileInfo, Outcome
 from .shell_results import FoundLine
 from .workspace_operations import decode_lines, open_pipes, reported_error
 
-__all__ = ["execute", "list_files", "read_file", "search", "write_file"]
+__all__ = ["LIST_LIMIT", "execute", "list_files", "read_file", "search", "write_file"]
 
 _CHUNK = 1 << 16
 """Allocated before each read: beyond 128 kB the allocator would map and unmap memory every time."""
-_LIST_LIMIT = 100_000
+LIST_LIMIT = 100_000
+"""The most entries that a list of files has."""
+_ENTRY_BYTES = 4096
 _LIST_BYTES = 64 * 1024 * 1024
 _DISK_FULL = (27, 28, 122)
 _END_TIMEOUT_S = 30.0
@@ -71,11 +74,16 @@ def write_file(core: Core, path: str, data: bytes) -> Flow[None]:
     _raise_error(done, path)
 
 
-def list_files(core: Core, path: str) -> Flow[list[FileInfo]]:
-    """What is below a folder, in order."""
-    what = {"kind": "list", "path": path, "limit": _LIST_LIMIT}
-    done = yield from _look(core, what, _LIST_BYTES)
+def list_files(
+    core: Core, path: str, *, depth: int | None = None, limit: int = LIST_LIMIT
+) -> Flow[list[FileInfo]]:
+    """What is below a folder, in order: `depth` levels, or all of them, and at most `limit` entries. Raises
+    `OSError`, as for names that together are too long."""
+    what = {"kind": "list", "path": path, "depth": depth, "limit": limit}
+    done = yield from _look(core, what, min(_LIST_BYTES, limit * _ENTRY_BYTES))
     _raise_error(done, path)
+    if done.truncated:
+        raise OSError(errno.E2BIG, "its names are too long for one list: list the folders in it", path)
     found: list[FileInfo] = yield Block(lambda: _decode_files(done.stdout, path))
     return found
 

@@ -71,6 +71,18 @@ def test_files_are_written_read_edited_listed_and_searched(tools: CodingToolEnv)
     assert str(found.result).endswith("d/b.txt:2: moon")
 
 
+def test_a_list_ends_after_a_thousand_files_and_says_so(tools: CodingToolEnv) -> None:
+    def listed() -> list[str]:
+        return str(take(tools, CallToolAction(tool_name="list_files")).result).splitlines()
+
+    take(tools, BashAction("mkdir d && touch d/deep {001..999}"))
+    assert len(listed()) == 1000
+    assert listed()[-1] == "d/"
+    take(tools, BashAction("touch e"))
+    assert len(listed()) == 1001
+    assert listed()[-1] == "[there are more than 1000]"
+
+
 def test_a_picture_is_returned_as_an_image(tools: CodingToolEnv) -> None:
     take(tools, PythonAction(f"_ = open('dot.gif', 'wb').write({GIF!r})"))
     seen = take(tools, ViewImageAction("dot.gif"))

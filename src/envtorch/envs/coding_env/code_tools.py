@@ -95,8 +95,8 @@ class SandboxTools:
         return f"{path} was changed at line {line}."
 
     async def _list_files(self, *, path: str, depth: int) -> str:
-        found = [one for one in await self._sandbox.list_files(path) if one.path.count("/") < depth]
         most = file_answers.MOST_LISTED
+        found = await self._sandbox.list_files(path, depth=depth, limit=most + 1)
         return file_answers.listed_files(found[:most], complete=len(found) <= most)
 
     async def _search(self, *, pattern: str, path: str, glob: str) -> str:
