@@ -8,6 +8,7 @@ import pytest
 
 from envtorch.errors import SessionLost
 from envtorch.sandbox import AsyncSandbox, Outcome, Policy, Sandbox
+from tests.support import PATIENCE_S
 
 
 def _public(kind: type) -> set[str]:
@@ -106,6 +107,34 @@ def test_a_run_that_is_cancelled_stops_and_the_sandbox_goes_on(policy: Policy) -
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sandbox.run("while True: pass"), timeout=0.3)
             assert (await sandbox.run("x")).json() == 1
+
+    asyncio.run(scenario())
+
+
+IS_THERE = """
+import os
+try: os.kill(int(open('pid').read()), 0)
+except ProcessLookupError: found = False
+except PermissionError: found = True
+else: found = True
+found
+"""
+
+
+def test_a_command_that_is_cancelled_is_ended_and_forgotten(policy: Policy) -> None:
+    async def scenario() -> None:
+        async with AsyncSandbox(policy) as sandbox:
+            for patience_s in (0.5, 2.0, 8.0, 32.0):  # until it has begun
+                with pytest.raises(TimeoutError):
+                    command = sandbox.exec(["sh", "-c", "echo $$ > pid; exec sleep 1000"], timeout_s=900.0)
+                    await asyncio.wait_for(command, patience_s)
+                if (await sandbox.exec(["test", "-s", "pid"])).ok:
+                    break
+            deadline = time.monotonic() + PATIENCE_S
+            while (await sandbox.run(IS_THERE)).json():
+                assert time.monotonic() < deadline
+            assert (await sandbox.exec(["true"])).ok
+            assert not sandbox._core.handle.exits
 
     asyncio.run(scenario())
 

@@ -27,6 +27,13 @@ def workspace() -> Iterator[Workspace]:
         yield made
 
 
+def test_shells_and_operations_that_have_ended_are_forgotten(workspace: Workspace) -> None:
+    for _ in range(3):
+        assert workspace.run("exit 3").outcome is CommandOutcome.SHELL_ENDED
+    assert workspace.execute(["true"]).ok
+    assert not workspace._channel._jobs
+
+
 def test_a_request_that_is_too_long_is_refused_and_the_session_goes_on(shared: Workspace) -> None:
     for size in (70_000, 300_000):
         with pytest.raises(OSError, match="shorten"):

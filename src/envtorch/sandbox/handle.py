@@ -32,8 +32,10 @@ class Handle:
     """A pidfd of the init: readable when the whole sandbox has ended."""
     doors: list[int] = field(default_factory=list)
     """The namespaces of a sandbox that waits for a fork to enter them."""
+    jobs: set[str] = field(default_factory=lambda: {INTERPRETER})
+    """Jobs whose end is of interest."""
     exits: dict[str, protocol.Control] = field(default_factory=dict)
-    """How each job that ended did so, as the init saw it."""
+    """How each of them that ended did so, as the init saw it."""
     _telling: threading.Lock = field(default_factory=threading.Lock)
     """Held while something is sent to the init: the monitor may, too."""
 
@@ -69,7 +71,7 @@ class Handle:
             if not data:
                 return found or None
             said = protocol.decode_control(data)
-            if said.event == "exited":
+            if said.event == "exited" and said.job in self.jobs:
                 self.exits[said.job] = said
             found.append((said, descriptors))
 

@@ -146,14 +146,21 @@ class _Operation:
         self._core.require_open()
         began = time.monotonic()
         near, far = open_pipes()
+        handle = self._core.handle
+        handle.jobs.add(self._job)
         self._core.begin_work()
         try:
             try:
-                self._core.handle.tell({"op": "operate", "job": self._job, "what": what}, far)
+                handle.tell({"op": "operate", "job": self._job, "what": what}, far)
             finally:
                 close_all(far)
             timed_out = yield from self._attend(near, memoryview(stdin), began + timeout_s)
+        except BaseException:
+            # Whoever waited has been cancelled: nobody would end the program when its time is over.
+            handle.signal(signal.SIGKILL, self._job)
+            raise
         finally:
+            handle.jobs.discard(self._job)
             self._core.end_work()
             close_all(near)
         return self._completed(timed_out, time.monotonic() - began)

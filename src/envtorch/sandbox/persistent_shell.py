@@ -76,9 +76,11 @@ class PersistentShell:
         self._put_file = put_file
         self.plan = dict(plan)
         self.job = f"shell-{secrets.token_hex(4)}"
+        channel.expect(self.job)
         try:
             _, given = channel.ask({"op": "shell", "job": self.job, "plan": self.plan})
         except OSError as error:
+            channel.forget(self.job)
             if refused := out_of_resources("a shell", error.errno):
                 raise refused from error
             raise EnvironmentFailed(f"no shell could be started: {error}. Start a new session") from error
@@ -273,4 +275,5 @@ class PersistentShell:
     def close(self) -> None:
         """End the shell and what is in its process group."""
         self._channel.tell({"op": "signal", "job": self.job, "number": int(signal.SIGKILL)})
+        self._channel.forget(self.job)
         self._ends.close()

@@ -64,7 +64,8 @@ class WorkspaceChannel:
         self._last_id = 0
         self._control.setblocking(False)
         self._telling = threading.Lock()
-        self._exits: dict[str, StoreReply] = {}
+        self._jobs: dict[str, StoreReply | None] = {}
+        """How each job that is of interest ended; None while it runs."""
         self.watch: int | None = None
         """Readable when the whole session has ended."""
 
@@ -142,17 +143,22 @@ class WorkspaceChannel:
                 raise SessionLost("the session has ended: its init is gone")
             reply = decode_reply(data)
             if reply.event == "exited":
-                self._exits[reply.job] = reply
+                if reply.job in self._jobs:
+                    self._jobs[reply.job] = reply
             else:
                 found.append((reply, given))
 
     def fileno(self) -> int:
         return self._control.fileno()
 
+    def expect(self, job: str) -> None:
+        """Note the end of a job that is about to begin, until `forget`."""
+        self._jobs[job] = None
+
     def exit_status(self, job: str) -> int | None:
         """How a job ended; None while it runs. Raises `OutOfResources` for one that was never started."""
         self.events()
-        end = self._exits.get(job)
+        end = self._jobs.get(job)
         if end is None:
             return None
         if refused := out_of_resources("an operation", end.errno):
@@ -167,7 +173,7 @@ class WorkspaceChannel:
         return status
 
     def forget(self, job: str) -> None:
-        self._exits.pop(job, None)
+        self._jobs.pop(job, None)
 
     def process(self) -> int | None:
         """The process id of the init as this process sees it."""

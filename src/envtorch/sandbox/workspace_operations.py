@@ -39,6 +39,7 @@ def operate(
     job = f"operation-{secrets.token_hex(4)}"
     began = time.monotonic()
     ours, theirs = open_pipes()
+    channel.expect(job)
     streams = {ours[1]: HeadAndTail(limit), ours[2]: HeadAndTail(limit)}
     try:
         with open(ours[0], "wb", buffering=0) as inward:
