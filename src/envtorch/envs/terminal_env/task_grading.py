@@ -288,7 +288,7 @@ def _rewards_of(text: str) -> dict[str, float]:
     if not rewards:
         raise ValueError("it is empty")
     found = {str(name): finite(value) for name, value in rewards.items()}
-    _overall(found)  # raises, too
+    _overall(found)  # a mean that is not finite is no reward either
     return found
 
 
