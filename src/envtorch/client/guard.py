@@ -6,7 +6,7 @@ from types import TracebackType
 
 from envtorch.errors import ClientBusy, EnvTorchError, WrongProcess
 
-__all__ = ["ProcessGuard", "UseGuard"]
+__all__ = ["ProcessGuard", "ThreadGuard", "UseGuard"]
 
 
 class ProcessGuard:
@@ -29,26 +29,23 @@ class ProcessGuard:
             raise WrongProcess.of(self._what, self._pid)
 
 
-class UseGuard(ProcessGuard):
-    """A `with` block that one thread of one process may be in. Another thread is refused, and never waits.
+class ThreadGuard:
+    """A `with` block that one thread may be in. Another thread is refused, and never waits.
 
     An exception that a signal handler raises, as Ctrl-C does, can end a call anywhere, and `__exit__` is not
     always reached. So the thread is noted: it may enter again, and any thread may once it has ended. The
     block is given whether the last call was interrupted, or is still under way, below a signal handler.
     """
 
-    __slots__ = ("_harmless", "_used_by", "_was_interrupted")
-
     def __init__(self, what: str, *, harmless: type[Exception] = EnvTorchError) -> None:
         """`harmless` exceptions are those that a call ends with by itself: they interrupt nothing."""
-        super().__init__(what)
+        self._what = what
         self._harmless = harmless
         self._used_by: dict[threading.Thread | None, threading.Thread] = {}
         """The thread in the block, under None; if that one has ended, the next, under the one before it."""
         self._was_interrupted = False
 
     def __enter__(self) -> bool:
-        self.require()
         thread = threading.current_thread()
         user = self._used_by.setdefault(None, thread)  # in one step: of several threads, one is the first
         while user is not thread and not user.is_alive():
@@ -64,3 +61,15 @@ class UseGuard(ProcessGuard):
     ) -> None:
         self._was_interrupted = not (error is None or isinstance(error, self._harmless))
         self._used_by.clear()
+
+
+class UseGuard(ThreadGuard, ProcessGuard):
+    """A `ThreadGuard` for the process that it was made in."""
+
+    def __init__(self, what: str, *, harmless: type[Exception] = EnvTorchError) -> None:
+        ThreadGuard.__init__(self, what, harmless=harmless)
+        ProcessGuard.__init__(self, what)
+
+    def __enter__(self) -> bool:
+        self.require()
+        return super().__enter__()

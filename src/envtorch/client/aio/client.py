@@ -70,7 +70,8 @@ class AsyncEnvClient(Generic[ActT, ObsT, StateT]):
 
     async def connect(self) -> Self:
         """Open the session now, rather than on first use."""
-        await self._connected(reopen=True)
+        async with self._turn:
+            await self._connected(reopen=True)
         return self
 
     async def _connected(self, *, reopen: bool = False) -> AsyncLink:

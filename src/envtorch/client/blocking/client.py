@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 from envtorch.client.async_twin import AsyncTwin
 from envtorch.client.blocking.links import Link, LocalLink, open_link
 from envtorch.client.client_options import ClientOptions, GivenOptions, Owner, require_owner
-from envtorch.client.guard import ProcessGuard
+from envtorch.client.guard import ProcessGuard, ThreadGuard
 from envtorch.client.launch import Launch, Starter, plan, plan_hub
 from envtorch.client.local_environment import host_maker
 from envtorch.client.translation import Translation, ask_reset, ask_state, ask_step
@@ -65,6 +65,8 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         require_owner(provider)
         self._provider = provider
         self._link: Link | None = None
+        self._opening = ThreadGuard("client")
+        """One thread opens the session; its link has a guard of its own."""
         self._is_closed = False
         self._home = ProcessGuard("client")
         self._make_host: Callable[[], EnvironmentHost] | None = None
@@ -132,10 +134,12 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         """The link to the session. After `close` there is none, unless it may `reopen` one."""
         if self._is_closed and not reopen:
             raise ClientClosed("the client was closed; reset() opens a new session")
-        if self._link is None:
-            self._link = self._open()
+        link = self._link
+        if link is None:
+            with self._opening:
+                link = self._link = self._link or self._open()
         self._is_closed = False
-        return self._link
+        return link
 
     def _open(self) -> Link:
         return open_link(self._options) if self._make_host is None else LocalLink(self._make_host())
@@ -173,7 +177,7 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
     def _on(self, link: Link) -> Self:
         """This client, on another session."""
         client = copy.copy(self)
-        client._link, client._provider = link, None
+        client._link, client._provider, client._opening = link, None, ThreadGuard("client")
         return client
 
     def close(self) -> None:
@@ -183,8 +187,9 @@ class EnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]):
         """
         self._is_closed = True
         try:
-            if self._link is not None:
-                self._link.close()
+            with self._opening:
+                if self._link is not None:
+                    self._link.close()
             self._link = None  # now: a close that was interrupted can be repeated
         except Exception:
             self._link = None
