@@ -6,19 +6,25 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 
 from envtorch import ConcurrencyConfig, create_app
-from envtorch.errors import ConnectFailed
+from envtorch.errors import ConnectFailed, SessionLost
 from tests.client.test_clients import ObedientEnv
 from tests.server.environments import Obedient
 from tests.support import Running, eventually, running
 
 COUNT = 2
 may_build = threading.Event()
+
+
+class Interrupted(Exception):
+    """What a signal handler raises, as Ctrl-C's does."""
 
 
 class SlowlyBuilt(Obedient):
@@ -38,8 +44,37 @@ def server() -> Iterator[Running]:
         may_build.set()
 
 
-def every_slot_comes_free(server: Running) -> None:
-    assert server.sessions.active == COUNT, "each of them is being opened"
+@contextmanager
+def interrupted_opening(server: Running, taken: int) -> Iterator[None]:
+    """A block that is interrupted when so many slots are taken."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def interrupt_when_opening() -> None:
+        eventually(lambda: server.sessions.active == taken, "a session is being opened")
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    thread = threading.Thread(target=interrupt_when_opening)
+    thread.start()
+    try:
+        with pytest.raises(Interrupted):
+            yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGALRM, before)
+
+
+def end_every_session(server: Running) -> None:
+    """End them behind the back of their clients."""
+    for session in server.sessions.all():
+        httpx.post(server.url + "/close", headers={"EnvTorch-Session": session.token}, json={})
+    eventually(lambda: server.sessions.active == 0, "every session has ended")
+
+
+def every_slot_comes_free(server: Running, taken: int = COUNT) -> None:
+    assert server.sessions.active == taken, "each of them is being opened"
     may_build.set()
     eventually(lambda: server.sessions.active == 0, "no slot waits for its client until the grace is over")
 
@@ -58,34 +93,36 @@ def test_of_a_vector(server: Running) -> None:
 
 
 def test_when_it_is_interrupted(server: Running) -> None:
-    class Interrupted(Exception): ...
-
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    def interrupt_when_opening(taken: int) -> None:
-        eventually(lambda: server.sessions.active == taken, "a session is being opened")
-        os.kill(os.getpid(), signal.SIGALRM)
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for number in range(COUNT):
-            thread = threading.Thread(target=interrupt_when_opening, args=[number + 1])
-            thread.start()
-            with pytest.raises(Interrupted):
-                ObedientEnv(server.url).reset()
-            thread.join()
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    for number in range(COUNT):
+        with interrupted_opening(server, taken=number + 1):
+            ObedientEnv(server.url).reset()
     every_slot_comes_free(server)
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_when_a_reset_that_opens_another_session_is_interrupted_and_the_client_closed(
+    server: Running, is_vector: bool
+) -> None:
+    may_build.set()
+    env: Any = ObedientEnv.vector(server.url, COUNT) if is_vector else ObedientEnv(server.url)
+    env.reset()
+    if is_vector:
+        env.end(range(COUNT))
+    else:
+        end_every_session(server)
+        with pytest.raises(SessionLost):
+            env.state()
+    may_build.clear()
+    with interrupted_opening(server, taken=COUNT if is_vector else 1):
+        env.reset()
+    env.close()
+    every_slot_comes_free(server, taken=COUNT if is_vector else 1)
 
 
 @pytest.mark.parametrize("is_vector", [False, True])
 def test_when_it_is_interrupted_before_it_knows_that_its_request_was_sent(
     server: Running, is_vector: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupted(Exception): ...
-
     sent: list[bytes] = []
     send = socket.socket.sendall
 
@@ -107,8 +144,6 @@ def test_when_it_is_interrupted_before_it_knows_that_its_request_was_sent(
 
 
 def test_when_its_server_cannot_be_told(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(Exception): ...
-
     def interrupted_send(sock: socket.socket, data: bytes) -> None:
         monkeypatch.setattr(socket, "create_connection", refuse)
         if b"HTTP/1.1" not in data:

@@ -27,10 +27,10 @@ def server() -> Iterator[Running]:
 
 def test_a_reset_beside_connect_is_the_session_that_later_calls_use(server: Running) -> None:
     async def both() -> None:
-        async with ObedientEnv.aio(server.url) as env:
-            await env.close()
-            await asyncio.gather(env.reset(episode_id="mine"), env.connect())
-            assert (await env.state()).episode_id == "mine"
+        env = ObedientEnv.aio(server.url)
+        await asyncio.gather(env.reset(episode_id="mine"), env.connect())
+        assert (await env.state()).episode_id == "mine"
+        await env.close()
 
     asyncio.run(both())
 

@@ -31,7 +31,7 @@ class ChannelPhase(enum.Enum):
 class Channel:
     """One session. Its token is chosen here, so that a repeated request to open it opens one session."""
 
-    __slots__ = ("error", "phase", "token", "wait_s", "was_held")
+    __slots__ = ("error", "phase", "token", "wait_s", "was_asked_for", "was_held")
 
     def __init__(self, wait_s: float, token: str | None = None) -> None:
         """With a `token`, the session exists already and is attached to."""
@@ -40,6 +40,8 @@ class Channel:
         self.wait_s = wait_s
         self.error: EnvTorchError | None = None
         """Why the session is lost."""
+        self.was_asked_for = False
+        """A server may have been asked to open the session."""
         self.was_held = False
         """The server may still have a lost session on this channel."""
 

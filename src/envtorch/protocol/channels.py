@@ -149,6 +149,7 @@ class ClientChannels:
         asked: dict[str, Any] = {"token": channel.token}
         if channel.phase is ChannelPhase.NEW:
             asked["wait_s"] = channel.wait_s
+            channel.was_asked_for = True
         kind = "session" if channel.phase is ChannelPhase.NEW else "attach"
         message = self._message(kind, number, self.format.write(asked))
         self._greeted[self._id] = number
@@ -338,6 +339,12 @@ class ClientChannels:
         """The channels whose sessions the server still has, as far as we know."""
         gone = (ChannelPhase.LOST, ChannelPhase.CLOSED, ChannelPhase.NEW)
         return [n for n, channel in enumerate(self._channels) if channel.phase not in gone]
+
+    @property
+    def coming(self) -> list[int]:
+        """The channels whose sessions were asked for, and no answer has arrived: the server may have them."""
+        new = [(n, channel) for n, channel in enumerate(self._channels) if channel.phase is ChannelPhase.NEW]
+        return [number for number, channel in new if channel.was_asked_for]
 
     # Reading.
 

@@ -348,9 +348,11 @@ class Reconnecting:
                 yield from self.arrivals()
         except EnvTorchError:
             pass  # there is nobody left to tell
-        self.channels.closed(self.channels.alive)
-        yield from self._tell(self.channels.farewell())  # to those that are being opened
-        self.channels.closed(range(len(self.channels)))
+        coming = self.channels.coming
+        self.channels.closed(set(range(len(self.channels))).difference(coming))
+        if coming:
+            yield from self._take_back()
+        self.channels.closed(coming)
         self._spoil()
         yield Drop(politely=True)
 
