@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from envtorch import ConcurrencyConfig, create_app
-from envtorch.errors import ConnectFailed, SessionLost
+from envtorch.errors import ConnectFailed, SessionLost, TimedOut
 from tests.client.test_clients import ObedientEnv
 from tests.server.environments import Obedient
 from tests.support import Running, eventually, running
@@ -108,8 +108,8 @@ def test_when_a_reset_that_opens_another_session_is_interrupted_and_the_client_c
     env.reset()
     if is_vector:
         env.end(range(COUNT))
-    else:
-        end_every_session(server)
+    end_every_session(server)
+    if not is_vector:
         with pytest.raises(SessionLost):
             env.state()
     may_build.clear()
@@ -117,6 +117,38 @@ def test_when_a_reset_that_opens_another_session_is_interrupted_and_the_client_c
         env.reset()
     env.close()
     every_slot_comes_free(server, taken=COUNT if is_vector else 1)
+
+
+def test_when_a_deadline_ends_the_call_that_recovers_and_the_client_is_closed(server: Running) -> None:
+    may_build.set()
+    env = ObedientEnv(server.url, recover="replay")
+    env.reset()
+    end_every_session(server)
+    may_build.clear()
+    while server.sessions.active == 0:  # each call goes on with the recovery
+        with pytest.raises(TimedOut):
+            env.state(timeout_s=1.0)
+    env.close()
+    every_slot_comes_free(server, taken=1)
+
+
+def test_when_the_task_that_recovers_is_cancelled_and_the_client_closed(server: Running) -> None:
+    may_build.set()
+
+    async def recover() -> None:
+        env = ObedientEnv.aio(server.url, recover="replay")
+        await env.reset()
+        await asyncio.to_thread(end_every_session, server)
+        may_build.clear()
+        recovering = asyncio.create_task(env.state())
+        await asyncio.to_thread(eventually, lambda: server.sessions.active == 1, "a session is being opened")
+        recovering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovering
+        await env.close()
+
+    asyncio.run(recover())
+    every_slot_comes_free(server, taken=1)
 
 
 @pytest.mark.parametrize("is_vector", [False, True])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -299,6 +300,22 @@ def test_a_reset_after_the_session_was_lost_opens_another() -> None:
     assert client.step(3, kind="reset") == 3
     assert client.step(4) == 4
     assert len(server.ledgers) == 1
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_reset_that_opens_another_and_is_interrupted_anywhere_leaves_no_session(at: int) -> None:
+    server = Server()
+    client = Client(Network(server))
+    client.open()
+    server.ledgers.clear()
+    with pytest.raises(SessionLost):
+        client.step(1)
+    client.network.interrupt_at = len(client.network.done) + at
+    with suppress(KeyboardInterrupt):
+        client.step(2, kind="reset")
+    client.network.interrupt_at = None
+    client.close()
+    assert server.ledgers == {}
 
 
 def test_after_close_only_a_reset_opens_a_session() -> None:

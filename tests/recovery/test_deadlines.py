@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envtorch.errors import ConnectFailed, SessionLost, TimedOut
 from envtorch.protocol.flow import drive
-from envtorch.protocol.reconnect import Late, Receive, Send
+from envtorch.protocol.reconnect import Cut, Late, Receive, Send, SocketFlow
 from envtorch.protocol.wire import Ask
 from tests.recovery.test_replaying import Cluster, RecoveringClient, Remembering
 
@@ -98,13 +98,39 @@ def test_a_reset_ends_a_recovery_that_is_under_way() -> None:
     assert client.network.moves == 1
 
 
-def test_a_client_that_is_closed_during_a_recovery_ends_the_session_that_is_played_on() -> None:
+@pytest.mark.parametrize("timeout_s", [1.5, 2.5], ids=["being opened", "played on"])
+def test_a_client_that_is_closed_during_a_recovery_ends_the_session_that_is(timeout_s: float) -> None:
     client = lost_after(STEPS, answer_s=1.0)
     with pytest.raises(TimedOut):
-        client.call(STEPS + 1, timeout_s=2.5)
-    assert client.network.servers.ledgers, "the episode is being played again"
+        client.call(STEPS + 1, timeout_s=timeout_s)
+    assert client.network.servers.ledgers, "there is a session on the other server"
     drive(client.flow.close(), client.network.act)
     assert not client.network.servers.ledgers
+
+
+@pytest.mark.parametrize("when", range(1, 40))
+def test_a_call_that_is_left_anywhere_and_a_client_that_is_closed_leave_no_session(when: int) -> None:
+    client = lost_after(STEPS, answer_s=0.0)
+    leave(client.flow.exchange(Ask("step", b"%d" % (STEPS + 1))), client, when)
+    drive(client.flow.interrupted(), client.network.act)
+    drive(client.flow.close(), client.network.act)
+    assert not client.network.servers.ledgers
+
+
+def leave(flow: SocketFlow[Any], client: RecoveringClient, when: int) -> None:
+    """Leave a flow between two of the things that it does, as an interruption can."""
+    try:
+        wanted = next(flow)
+        for _ in range(when):
+            try:
+                got = client.network.act(wanted)
+            except (Cut, Late) as error:
+                wanted = flow.throw(error)
+            else:
+                wanted = flow.send(got)
+    except StopIteration:
+        pass  # it has ended before
+    flow.close()
 
 
 @pytest.mark.parametrize("when", range(1, 40))

@@ -79,21 +79,20 @@ class RecoveringClient:
         unharmful: tuple[type[BaseException], ...] = (),
     ) -> None:
         self.network = network
-        session = drive(self.reopen(), network.act)
+        session = drive(self.connect(), network.act)
+        drive(session.open(), network.act)
         self.flow = Replaying(
             session,
-            self.reopen,
+            self.connect,
             EpisodeLog(),
             recover_s=recover_s,
             clock=network.clock,
             unharmful=unharmful,
         )
 
-    def reopen(self) -> SocketFlow[Reconnecting]:
+    def connect(self) -> SocketFlow[Reconnecting]:
         yield from connected(TIMINGS, self.network.clock)
-        session = Reconnecting(ClientChannels(JSON), TIMINGS, clock=self.network.clock, is_connected=True)
-        yield from session.open()
-        return session
+        return Reconnecting(ClientChannels(JSON), TIMINGS, clock=self.network.clock, is_connected=True)
 
     def call(self, n: int, kind: str = "step", timeout_s: float | None = None) -> list[int]:
         answer = drive(self.flow.exchange(Ask(kind, b"%d" % n), timeout_s), self.network.act)

@@ -76,10 +76,18 @@ def _somewhere(open: Callable[[], SocketFlow[T]], options: ClientOptions) -> Soc
 
 
 def _open_one(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseSession | Reconnecting]:
+    session = yield from _connect_one(options, unharmful)
+    if isinstance(session, Reconnecting):
+        yield from session.open()
+    return session
+
+
+def _connect_one(options: ClientOptions, unharmful: Exceptions) -> SocketFlow[BaseSession | Reconnecting]:
+    """A socket for one session, which its `open()` opens; over OpenEnv's wire it is open already."""
     format = yield from connected(options.timings, time.monotonic)
     if format is None:
         return BaseSession(options.timings, time.monotonic)
-    return (yield from _opened(options, format, 1, unharmful))
+    return _unopened(options, format, 1, unharmful)
 
 
 def open_vector(options: ClientOptions, count: int, unharmful: Exceptions = ()) -> SocketFlow[VectorSessions]:
@@ -107,27 +115,26 @@ def _open_many(options: ClientOptions, count: int, unharmful: Exceptions) -> Soc
     if format is None:
         yield Drop(politely=True)
         raise Unsupported(NO_VECTOR)
-    return (yield from _opened(options, format, count, unharmful))
-
-
-def _opened(
-    options: ClientOptions, format: Format, count: int, unharmful: Exceptions
-) -> SocketFlow[Reconnecting]:
-    channels = ClientChannels(format, count, wait_s=options.wait_s)
-    sessions = Reconnecting(
-        channels, options.timings, clock=time.monotonic, is_connected=True, unharmful=unharmful
-    )
+    sessions = _unopened(options, format, count, unharmful)
     yield from sessions.open()
     return sessions
+
+
+def _unopened(options: ClientOptions, format: Format, count: int, unharmful: Exceptions) -> Reconnecting:
+    """Sessions to be opened on the socket that there is."""
+    channels = ClientChannels(format, count, wait_s=options.wait_s)
+    return Reconnecting(
+        channels, options.timings, clock=time.monotonic, is_connected=True, unharmful=unharmful
+    )
 
 
 def _replaying(
     options: ClientOptions, session: BaseSession | Reconnecting, log: EpisodeLog, unharmful: Exceptions
 ) -> Replaying:
-    reopen = partial(_open_one, options, unharmful)
+    connect = partial(_connect_one, options, unharmful)
     return Replaying(
         session,
-        reopen,
+        connect,
         log,
         recover_s=options.recover_s,
         clock=time.monotonic,

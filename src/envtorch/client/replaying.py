@@ -65,7 +65,7 @@ class Replaying:
     def __init__(
         self,
         session: PlainSession,
-        reopen: Callable[[], SocketFlow[PlainSession]],
+        connect: Callable[[], SocketFlow[PlainSession]],
         log: EpisodeLog,
         *,
         recover_s: float,
@@ -73,13 +73,13 @@ class Replaying:
         unharmful: tuple[type[BaseException], ...] = (),
         has_elsewhere: bool = False,
     ) -> None:
-        """`reopen` opens a session at the address of the last `Move`; `has_elsewhere` says that it is another
-        one than before. `unharmful` is as for `Reconnecting`. Raises `Unsupported` for a session whose
-        environment says that it is not deterministic."""
+        """`connect` has a socket to the address of the last `Move`, for a session that is not open yet;
+        `has_elsewhere` says that it is another address than before. `unharmful` is as for `Reconnecting`.
+        Raises `Unsupported` for a session whose environment says that it is not deterministic."""
         require_deterministic(session)
         self.session = session
         self.log = log
-        self._reopen = reopen
+        self._connect = connect
         self._recover_s = recover_s
         self._clock = clock
         self._has_elsewhere = has_elsewhere
@@ -89,7 +89,7 @@ class Replaying:
         """Why it could not be recovered; only a reset goes on."""
         self._recovery = PausableFlow(self._recover, limit_s=recover_s, clock=clock, unharmful=unharmful)
         self._coming: PlainSession | None = None
-        """The session on which the episode is being played again."""
+        """The session that is being opened, and on which the episode is played again."""
 
     @property
     def format(self) -> Format:
@@ -233,8 +233,10 @@ class Replaying:
     def _play_again(self) -> SocketFlow[int | None]:
         """Open a session, and make every call of the episode there. The place of the first one that was not
         answered as it was before; None when all were."""
-        session = self._coming = yield from self._reopen()
+        session = self._coming = yield from self._connect()
         try:
+            if isinstance(session, Reconnecting):
+                yield from session.open()
             require_deterministic(session)
             if session.format is not self.format:
                 raise ConnectFailed("the server there speaks another wire")

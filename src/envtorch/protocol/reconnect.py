@@ -231,6 +231,7 @@ class Reconnecting:
             raise
         except BaseException:
             yield from self._take_back()
+            self.channels.closed(range(len(self.channels)))
             raise
 
     def _take_back(self) -> SocketFlow[None]:
