@@ -120,6 +120,37 @@ def test_requests_that_wait_are_limited_for_each_socket(server: Running) -> None
         assert answered == set(range(3 if is_blocking else 4, count))
 
 
+def test_closes_that_wait_for_their_session_are_limited_for_each_socket() -> None:
+    count = 1000
+    with running(create_app(Quick, sessions=1)) as server, ExitStack() as sockets:
+        url = server.url.replace("http", "ws") + "/ws"
+        holder, raw = (
+            sockets.enter_context(connect(url, subprotocols=[EXTENDED], ping_interval=None, max_size=None))
+            for _ in range(2)
+        )
+        holder.send(request(1, "session"))
+        holder.recv(timeout=PATIENCE_S)
+        raw.send(request(1, "session", data={"wait_s": 100}))
+        eventually(lambda: server.sessions.slots.waiting == 1, "it waits for a slot")
+
+        def send_all() -> None:
+            for id in range(2, count):
+                raw.send(request(id, "close", data="x" * 50_000))
+
+        sender = threading.Thread(target=send_all)
+        sender.start()
+        sender.join(timeout=3.0)
+        assert sender.is_alive(), "the server went on reading"
+        holder.send(request(2, "close"))
+        answers = {}
+        while len(answers) < count - 1:
+            answer = json.loads(raw.recv(timeout=PATIENCE_S))
+            answers[answer["id"]] = answer["type"]
+        sender.join(timeout=PATIENCE_S)
+    assert [answers.pop(1), answers.pop(2)] == ["session", "closed"]
+    assert set(answers.values()) == {"error"}, "there is no session any more"
+
+
 def resident_mb(process: int) -> float:
     with open(f"/proc/{process}/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -192,6 +192,7 @@ class ExtendedConversation:
         session = self._channels.get(message.ch)
         if message.type == "close" and message.ch in self._awaited:
             self._awaited[message.ch].append(message)
+            self._backlog.add(data_size(message))
         elif session is None:
             self._forward(message)
         elif message.type == "close":
@@ -376,6 +377,7 @@ class ExtendedConversation:
         finally:
             self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * self._session_count
             for close in self._awaited.pop(message.ch):
+                self._backlog.remove(data_size(close))
                 self._dispatch_or_refuse(close)
 
     def _require_free(self, channel: int, *taken: Container[int]) -> None:
