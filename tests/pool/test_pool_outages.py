@@ -41,6 +41,38 @@ class Forgetful(Borrowed):
         return super().status()
 
 
+class Unconfirmed(Borrowed):
+    """A provider whose server is not ready before it is stopped, and that cannot tell that it was."""
+
+    def __init__(self, made: list[Borrowed]) -> None:
+        super().__init__("http://127.0.0.1:9", made)
+        self.is_waiting, self.is_stopped = threading.Event(), threading.Event()
+
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        self.is_waiting.set()
+        assert self.is_stopped.wait(PATIENCE_S)
+        raise EngineUnavailable("it was stopped")
+
+    def stop_container(self) -> None:
+        self.is_stopped.set()
+        raise EngineUnavailable("the engine does not answer")
+
+
+def test_a_provider_that_cannot_stop_its_server_keeps_close_from_no_other() -> None:
+    made: list[Borrowed] = []
+
+    def make() -> Unconfirmed:
+        return Unconfirmed(made)
+
+    pool = EnvPool(EchoEnv, make, replicas=3).open()
+    eventually(lambda: len(made) == 3, "each has begun")
+    waiting = [one for one in made if isinstance(one, Unconfirmed)]
+    eventually(lambda: all(one.is_waiting.is_set() for one in waiting), "each waits for its server")
+    pool.close()
+    assert all(one.is_stopped.is_set() for one in waiting)
+    assert not any(thread.name.startswith("envtorch-pool") for thread in threading.enumerate())
+
+
 def test_a_provider_that_cannot_tell_costs_no_replica(echo_server: Running) -> None:
     made: list[Borrowed] = []
     with EnvPool(EchoEnv, lambda: Forgetful(echo_server.url, made), replicas=1, check_every_s=0.01) as pool:

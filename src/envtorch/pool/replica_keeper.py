@@ -218,7 +218,7 @@ class Keeper:
             slot.suspected.set()
             launch = slot.launch
             if launch is not None and slot.replica is None:
-                launch.stop_container()  # ends a start that is still waiting
+                self._stop(slot, launch)  # ends a start that is still waiting
         for slot in self._slots:
             if slot.thread is not None:
                 slot.thread.join()
@@ -321,11 +321,15 @@ class Keeper:
             self._roster.leave(replica)
             self._replaced += reason is not None
             slot.replica = None
+        self._stop(slot, launch)
+        return reason is not None
+
+    def _stop(self, slot: Slot, launch: Launch) -> None:
+        """Stop a server. One that cannot be stopped holds up no other, nor its successor."""
         try:
             launch.stop_container()
-        except Exception as error:  # its successor is more important than its remains
+        except Exception as error:
             logger.warning("replica %d could not be stopped: %s", slot.number, error)
-        return reason is not None
 
     def _watch(self, slot: Slot, launch: Launch, replica: Replica) -> str | None:
         """Return when the replica is dead, with the reason, when it has retired, or when the pool closes."""
