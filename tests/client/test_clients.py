@@ -8,6 +8,7 @@ from typing import Any, Protocol, assert_type, get_args
 import httpx
 import numpy as np
 import pytest
+from fastapi import FastAPI, Response
 
 from envtorch import (
     AsyncEnvClient,
@@ -26,7 +27,9 @@ from envtorch.errors import (
     ConfigurationError,
     ConnectFailed,
     EnvironmentFailed,
+    EnvTorchError,
     InvalidAction,
+    ProtocolError,
     SessionElsewhere,
     SessionLost,
     TimedOut,
@@ -349,6 +352,24 @@ class TestHttp:
         assert server.sessions.active == before + 1
         env.close()
         assert (server.sessions.active, stopped) == (before, [True])
+
+
+    @pytest.mark.parametrize(
+        ("body", "headers", "error"),
+        [
+            (b"<html>sign in</html>", {}, ProtocolError),
+            (b"[1]", {}, ProtocolError),
+            (b"\xff", {}, ProtocolError),
+            (b"no gzip", {"Content-Encoding": "gzip"}, ConnectFailed),
+        ],
+    )
+    def test_an_answer_that_no_server_of_ours_sent_is_a_typed_error(
+        self, body: bytes, headers: dict[str, str], error: type[EnvTorchError]
+    ) -> None:
+        app = FastAPI()
+        app.post("/reset")(lambda: Response(body, headers=headers))
+        with running(app) as server, ObedientHttp(server.url) as env, pytest.raises(error):
+            env.reset()
 
 
 class TestTokens:

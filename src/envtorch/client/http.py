@@ -18,6 +18,7 @@ from envtorch.errors import (
     ConnectFailed,
     EnvTorchError,
     InvalidAction,
+    ProtocolError,
     SessionElsewhere,
     SessionLost,
     TimedOut,
@@ -166,11 +167,10 @@ class HTTPEnvClient(Translation[ActT, ObsT, StateT], Generic[ActT, ObsT, StateT]
                     response = self._http.request(method, path, content=body, headers=headers, timeout=left_s)
             except httpx.TimeoutException as error:
                 raise TimedOut(f"{method} {path} was not answered in time: {error!r}") from error
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise ConnectFailed(f"{method} {shown_url(self.base_url)}{path} failed: {error}") from error
             if response.is_success:
-                payload: dict[str, Any] = response.json()
-                return payload
+                return _payload_of(response)
             refused = _error_in(response)
             if not isinstance(refused, SessionElsewhere):
                 raise refused
@@ -202,6 +202,20 @@ def _give_back(http: httpx.Client, home: ProcessGuard) -> None:
         pass  # there is nobody left to tell
     finally:
         http.close()
+
+
+def _payload_of(response: httpx.Response) -> dict[str, Any]:
+    """What a response holds. Raises `ProtocolError` for one that no environment server sent."""
+    try:
+        payload = response.json()
+    except ValueError:
+        payload = None
+    if not isinstance(payload, dict):
+        raise ProtocolError(
+            f"the answer is no JSON object: {response.text[:200]!r}. Is this an environment server's address, "
+            "and no proxy or sign-in page in front of it?"
+        )
+    return payload
 
 
 def _error_in(response: httpx.Response) -> EnvTorchError:
