@@ -102,6 +102,34 @@ def test_a_vector_goes_on_after_an_interrupted_step(server: Running) -> None:
         assert at > 100
 
 
+@pytest.mark.parametrize("recover", [None, "replay"])
+def test_a_fork_that_is_interrupted_while_its_copies_attach_leaves_the_vector_as_it_was(
+    server: Running, monkeypatch: pytest.MonkeyPatch, recover: Any
+) -> None:
+    eventually(lambda: server.sessions.active == 0, "the server is empty")
+    with ObedientEnv.vector(server.url, 2, wire="json", recover=recover) as envs:
+        envs.reset()
+        act = BlockingShell.act
+        done: list[Any] = []
+
+        def interrupted(shell: BlockingShell, wanted: Any) -> Any:
+            is_attaching = bool(done) and isinstance(done[-1], Send) and b'"attach"' in done[-1].frame
+            done.append(wanted)
+            if is_attaching:
+                raise KeyboardInterrupt
+            return act(shell, wanted)
+
+        monkeypatch.setattr(BlockingShell, "act", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.fork(0, 3)
+        monkeypatch.undo()
+        assert len(envs) == 2
+        eventually(lambda: server.sessions.active == 2, "the copies have ended, long before their grace")
+        assert envs.step([Order(do="next")] * 2).errors == {}
+        assert envs.fork(1, 2) == [2, 3]
+        assert [one.said for one in envs.step([Order(do="all")] * 4).observations] == ["all"] * 4
+
+
 @pytest.mark.parametrize("wire", ["json", "openenv"])
 def test_a_close_that_was_interrupted_can_be_repeated(server: Running, wire: Any) -> None:
     at, goes_on = 0, True

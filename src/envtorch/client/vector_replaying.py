@@ -195,14 +195,18 @@ class ReplayingSessions(VectorSessions):
             yield from self._discard(half_played)
         self.channels.closed(half_played)
 
-    def attach(self, tokens: Sequence[str], origin: int, limit_s: float) -> SocketFlow[list[int]]:
-        first = len(self)
-        self._logs += [self._logs[origin].copy() for _ in tokens]
+    def _attached(self, places: Sequence[int], origin: int, limit_s: float) -> SocketFlow[None]:
+        self._logs[places[0] :] = [self._logs[origin].copy() for _ in places]
         try:
-            return (yield from super().attach(tokens, origin, limit_s))
+            yield from super()._attached(places, origin, limit_s)
         except LOST as error:
-            self._lose_all(error)
-        return list(range(first, len(self)))
+            self._lose_all(error)  # the copies will be recovered, too
+
+    def _shorten(self, count: int) -> bytes | None:
+        for gone in (self._gone, self._lost):
+            for place in [place for place in gone if place >= count]:
+                del gone[place]
+        return super()._shorten(count)
 
     def say_close(self, places: Sequence[int]) -> SocketFlow[list[int]]:
         asked = yield from super().say_close(places)

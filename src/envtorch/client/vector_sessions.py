@@ -73,8 +73,24 @@ class VectorSessions:
         yield from self._connection.interrupted()
 
     def attach(self, tokens: Sequence[str], origin: int, limit_s: float) -> SocketFlow[list[int]]:
-        """Take copies of the session at `origin`, which exist on the server; their places."""
-        places = [self.channels.add(token) for token in tokens]
+        """Take copies of the session at `origin`, which exist on the server, all or none; their places."""
+        first = len(self)
+        try:
+            places = [self.channels.add(token) for token in tokens]
+            yield from self._attached(places, origin, limit_s)
+            return places
+        except BaseException as error:
+            farewell = self._shorten(first)
+            if not isinstance(error, GeneratorExit):
+                yield from self._connection.tell(farewell)
+            raise
+
+    def _shorten(self, count: int) -> bytes | None:
+        """Drop the places that were added last: see `ClientChannels.shorten`."""
+        return self.channels.shorten(count)
+
+    def _attached(self, places: Sequence[int], origin: int, limit_s: float) -> SocketFlow[None]:
+        """Have the copies of the session at `origin` on the socket."""
         try:
             yield from self._connection.get_ready(self._connection.within(limit_s)["deadline"])
         except Late:
@@ -83,7 +99,6 @@ class VectorSessions:
             refusal = self.refusal(place)
             if refusal is not None:
                 raise refusal
-        return places
 
     def say_close(self, places: Sequence[int]) -> SocketFlow[list[int]]:
         """Ask the server to end these sessions. Those that it has: their replies are owed."""

@@ -121,6 +121,14 @@ class ClientChannels:
         self._channels.append(Channel(self._wait_s, token))
         return len(self._channels) - 1
 
+    def shorten(self, count: int) -> bytes | None:
+        """Drop the channels that were added last, so that `count` are left: nothing was asked of them. A frame
+        that closes their sessions, as `farewell` does."""
+        frame = self.farewell(first=count)
+        del self._channels[count:]
+        self._greeted = {id: number for id, number in self._greeted.items() if number < count}
+        return frame
+
     def renew(self, channel: int) -> None:
         """Put a new session in the place of a lost or closed one."""
         old = self._channels[channel]
@@ -319,12 +327,13 @@ class ClientChannels:
         self._owed.clear()
         self._unsent.clear()
 
-    def farewell(self) -> bytes | None:
-        """A frame that closes every session that is on the socket or coming to it, whose replies nobody
-        reads."""
+    def farewell(self, *, first: int = 0) -> bytes | None:
+        """A frame that closes every session that is on the socket or coming to it, from the channel `first`
+        on, whose replies nobody reads."""
         held = [n for n, channel in enumerate(self._channels) if channel.phase is ChannelPhase.HELD]
         here = (ChannelPhase.NEW, ChannelPhase.DETACHED)
         held += [n for n in self._greeted.values() if self._channels[n].phase in here]
+        held = [number for number in held if number >= first]
         batch = [self._cancel(number, self._owed[number].id) for number in held if number in self._owed]
         batch += [self._message("close", number, None) for number in held]
         return self.format.write(batch) if batch else None

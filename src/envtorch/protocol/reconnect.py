@@ -245,8 +245,8 @@ class Reconnecting:
             if FORMATS.get(agreed or "") is not self.format:
                 return
             self._is_connected = True
-            yield from self._tell(self.channels.greeting())
-        yield from self._tell(self.channels.farewell())
+            yield from self.tell(self.channels.greeting())
+        yield from self.tell(self.channels.farewell())
 
     def get_ready(self, deadline: float) -> SocketFlow[None]:
         """Have every session on a socket, over as many attempts as the time allows. Raises `Late`."""
@@ -323,13 +323,13 @@ class Reconnecting:
                     yield from self._disconnect(cut)
                 except Late:
                     expired = self.channels.expire(self._clock(), is_connected=self._is_connected)
-                    yield from self._tell(expired)
+                    yield from self.tell(expired)
         except GeneratorExit:
             self._spoil()
             self.channels.give_up()
             raise
         except BaseException as error:
-            yield from self._tell(self.channels.give_up())
+            yield from self.tell(self.channels.give_up())
             if not isinstance(error, (EnvTorchError, *self._unharmful)):
                 self._spoil()  # a message may have been read and not been taken
             raise
@@ -337,12 +337,12 @@ class Reconnecting:
     def interrupted(self) -> SocketFlow[None]:
         """A call was left anywhere on its way: give up what is owed, and use another socket from now on."""
         self._interruptions += 1
-        yield from self._tell(self.channels.give_up())
+        yield from self.tell(self.channels.give_up())
         self._spoil()
 
     def close(self) -> SocketFlow[None]:
         """End every session, and the socket. A server that cannot be told ends them by their grace period."""
-        yield from self._tell(self.channels.give_up())
+        yield from self.tell(self.channels.give_up())
         try:
             yield from self.say_close(self.channels.alive)
             while self.channels.owed:
@@ -484,7 +484,7 @@ class Reconnecting:
         self._outage = None
         self.channels.lose_all(error)
 
-    def _tell(self, frame: bytes | None) -> SocketFlow[None]:
+    def tell(self, frame: bytes | None) -> SocketFlow[None]:
         """Send a message whose reply nobody waits for, if that can be done now."""
         if frame is None or not self._is_connected:
             return
