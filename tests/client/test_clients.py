@@ -353,7 +353,6 @@ class TestHttp:
         env.close()
         assert (server.sessions.active, stopped) == (before, [True])
 
-
     @pytest.mark.parametrize(
         ("body", "headers", "error"),
         [

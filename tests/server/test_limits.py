@@ -142,7 +142,7 @@ def test_closes_that_wait_for_their_session_are_limited_for_each_socket() -> Non
         sender.join(timeout=3.0)
         assert sender.is_alive(), "the server went on reading"
         holder.send(request(2, "close"))
-        answers = {}
+        answers: dict[int, str] = {}
         while len(answers) < count - 1:
             answer = json.loads(raw.recv(timeout=PATIENCE_S))
             answers[answer["id"]] = answer["type"]

@@ -212,8 +212,8 @@ def _payload_of(response: httpx.Response) -> dict[str, Any]:
         payload = None
     if not isinstance(payload, dict):
         raise ProtocolError(
-            f"the answer is no JSON object: {response.text[:200]!r}. Is this an environment server's address, "
-            "and no proxy or sign-in page in front of it?"
+            f"the answer is no JSON object: {response.text[:200]!r}. Check the address: something else "
+            "than an environment server, such as a proxy, answers there"
         )
     return payload
 

@@ -196,7 +196,7 @@ class ReplayingSessions(VectorSessions):
         self.channels.closed(half_played)
 
     def _attached(self, places: Sequence[int], origin: int, limit_s: float) -> SocketFlow[None]:
-        self._logs[places[0] :] = [self._logs[origin].copy() for _ in places]
+        self._logs[len(self) - len(places) :] = [self._logs[origin].copy() for _ in places]
         try:
             yield from super()._attached(places, origin, limit_s)
         except LOST as error:

@@ -122,8 +122,10 @@ class ClientChannels:
         return len(self._channels) - 1
 
     def shorten(self, count: int) -> bytes | None:
-        """Drop the channels that were added last, so that `count` are left: nothing was asked of them. A frame
-        that closes their sessions, as `farewell` does."""
+        """Drop the channels that were added last, of which nothing was asked, so that `count` are left.
+
+        A frame that closes their sessions, as `farewell` does.
+        """
         frame = self.farewell(first=count)
         del self._channels[count:]
         self._greeted = {id: number for id, number in self._greeted.items() if number < count}

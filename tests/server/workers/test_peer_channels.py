@@ -60,7 +60,7 @@ def test_a_request_under_way_is_answered_when_the_connection_ends(code: int | No
                 lambda: SessionLost("the worker is gone"),
                 lambda link, taken_over: ended.set(),
             )
-            asked = asyncio.create_task(link.ask(ATTACH))
+            asked = link.ask(ATTACH)
             await worker.has_read.wait()
             if hangs_up:
                 link.close()

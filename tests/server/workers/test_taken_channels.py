@@ -59,3 +59,15 @@ def test_a_closed_channel_of_the_other_worker_takes_a_session_in_the_same_frame(
         assert wire.ask(type="state", id=4)["type"] == "state"
         wire.close()
     eventually(lambda: two.sessions() == 0, "both are closed")
+
+
+@pytest.mark.parametrize("kind", ["session", "attach"])
+def test_a_close_behind_a_request_for_the_other_workers_session_ends_it_though_the_socket_goes(
+    kind: str, two: WorkersServer
+) -> None:
+    token = f"chosen-for-the-{kind}"
+    with two.wire(THERE) as owner:
+        owner.open(token=token, grace_s=3600)
+    with two.wire(HERE) as wire:
+        wire.say({"type": kind, "id": 1, "data": {"token": token}}, {"type": "close", "id": 2})
+    eventually(lambda: two.sessions() == 0, "it has ended, long before its grace is over")

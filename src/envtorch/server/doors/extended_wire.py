@@ -373,7 +373,7 @@ class ExtendedConversation:
             return await find(message)
         except HeldByPeer as found:
             self._require_free(message.ch, self._channels)
-            return await self._far.take_up(found.worker, message)
+            return await self._far.take_up(found.worker, message, self._awaited[message.ch])
         finally:
             self._backlog.most_requests = WAITING_LIMIT + WAITING_PER_CHANNEL * self._session_count
             for close in self._awaited.pop(message.ch):

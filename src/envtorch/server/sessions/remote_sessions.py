@@ -4,7 +4,7 @@ A server of one process has `NoPeers`. With `--workers N` the peers are those of
 `envtorch.server.workers`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from envtorch.protocol.extended import Message
@@ -35,8 +35,12 @@ class PeerChannels(Protocol):
 
     held: dict[int, PeerSession]
 
-    async def take_up(self, worker: int, message: Message) -> Reply:
-        """Pass on a `session` or `attach`; if it succeeds, its channel is held from then on."""
+    async def take_up(self, worker: int, message: Message, closes: Sequence[Message]) -> Reply:
+        """Pass on a `session` or `attach`; if it succeeds, its channel is held from then on.
+
+        `closes` is every `close` of the channel that comes meanwhile. They are passed on, too, if the socket
+        goes before the answer has come.
+        """
 
     def close(self) -> None:
         """The socket is gone: let the sessions go."""
@@ -73,7 +77,7 @@ class _NoChannels:
     def __init__(self) -> None:
         self.held: dict[int, PeerSession] = {}
 
-    async def take_up(self, worker: int, message: Message) -> Reply:
+    async def take_up(self, worker: int, message: Message, closes: Sequence[Message]) -> Reply:
         raise HeldByPeer(worker)
 
     def close(self) -> None:

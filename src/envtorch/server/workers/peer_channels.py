@@ -7,7 +7,7 @@ session detached, and whoever attaches next takes it over.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -69,8 +69,8 @@ class PeerLink:
     def forward(self, message: Message, settled: Callable[[], None]) -> None:
         self._request(message, Expected(self._send, settled))
 
-    async def ask(self, message: Message) -> Message:
-        """The reply to a request; an error when the connection ends before it."""
+    def ask(self, message: Message) -> "asyncio.Future[Message]":
+        """Send a request. Its reply; an error when the connection ends before it."""
         answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
         def resolve(reply: Message) -> None:
@@ -78,7 +78,7 @@ class PeerLink:
                 answered.set_result(reply)
 
         self._request(message, Expected(resolve, lambda: None))
-        return await answered
+        return answered
 
     def _request(self, message: Message, expected: Expected) -> None:
         """While it is under way the server is busy with it, and does not shut down before the answer."""
@@ -90,8 +90,11 @@ class PeerLink:
         self._outbox.append(message)
         self._wake.set()
 
-    def close(self) -> None:
-        """Say what there is left to say, and hang up."""
+    def close(self, last: Sequence[Message] = ()) -> None:
+        """Say what there is left to say, with these `last` requests, and hang up."""
+        if not self._has_ended:
+            for message in last:
+                self.forward(message, lambda: None)
         self._closing = True
         self._wake.set()
 
@@ -170,16 +173,28 @@ class Channels:
         self._room = room
         self._lost = lost
         self._links: dict[int, asyncio.Task[PeerLink]] = {}
+        self._asked: dict[int, tuple[PeerLink, Sequence[Message]]] = {}
+        """Channels whose sessions were asked for, each with every `close` that came meanwhile."""
         self._closed = False
 
-    async def take_up(self, worker: int, message: Message) -> Reply:
+    async def take_up(self, worker: int, message: Message, closes: Sequence[Message]) -> Reply:
         link = await self._link(worker)
         if self.held.get(message.ch, link) is not link:
             raise ProtocolError(
                 f"channel {message.ch} has a session already: close it, or use another channel"
             )
-        answer = await link.ask(message)
-        if answer.type == "session":
+        if self._closed and not closes:
+            link.close()
+            raise self._gone()
+        coming = link.ask(message)
+        if self._closed:
+            link.close(closes)
+        self._asked[message.ch] = (link, closes)
+        try:
+            answer = await coming
+        finally:
+            del self._asked[message.ch]
+        if answer.type == "session" and not self._closed:
             self.held[message.ch] = link
         return Reply(answer.type, bytes(answer.data), self._format)
 
@@ -199,12 +214,9 @@ class Channels:
             connection = await self._dial(worker)
         except (OSError, TimeoutError, ConnectionClosed) as error:
             raise self._gone() from error
-        link = PeerLink(
+        return PeerLink(
             connection, self._format, self._sessions, self._send, self._room, self._gone, self._ended
         )
-        if self._closed:
-            link.close()
-        return link
 
     def _ended(self, link: PeerLink, taken_over: bool) -> None:
         self.held = {channel: held for channel, held in self.held.items() if held is not link}
@@ -217,6 +229,8 @@ class Channels:
     def close(self) -> None:
         self._closed = True
         self.held.clear()
+        for link, closes in self._asked.values():
+            link.close(closes)
         for task in self._links.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()
