@@ -103,6 +103,7 @@ def operation_under_way(workspace: Workspace) -> Iterator[int]:
     theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
     try:
         what = {"kind": "write", "path": path, "directory": "/", "user": workspace._user}
+        channel.expect("awaited")
         channel.tell({"op": "operate", "job": "awaited", "what": what}, theirs)
         written = f"until [ -f {path} ]; do sleep 0.01; done; rm {path}"
         assert workspace.run(written, timeout_s=PATIENCE_S).exit_code == 0
