@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.sandbox.attacks import Target, attacks
-from tests.sandbox.elsewhere import NOBODY, start_module
+from tests.sandbox.elsewhere import start_module
 from tests.support import PATIENCE_S, eventually
 
 from .assault import COUNT, laid_to
@@ -21,7 +21,9 @@ from .assault import COUNT, laid_to
 ROOT = Path(__file__).parents[3]
 EVERY_DAY = range(0, COUNT, 12)
 MODULE = "tests.envs.coding_env.siege_server"
-HARDENED = {"user": str(NOBODY), "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
+ORDINARY = 65532
+"""The kernel counts a user's processes in all containers together, and other tests run as nobody."""
+HARDENED = {"user": str(ORDINARY), "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
 CONTAINERS = [
     pytest.param({}, id="a default container"),
     pytest.param(HARDENED, id="a container without any right"),
@@ -68,7 +70,7 @@ def _attack_as(user: int, grade: str, numbers: range) -> None:
 
 USERS = pytest.mark.parametrize(
     ("user", "grade"),
-    [(0, "host"), (NOBODY, "host"), (0, "container"), (NOBODY, "container")],
+    [(0, "host"), (ORDINARY, "host"), (0, "container"), (ORDINARY, "container")],
     ids=["root", "ordinary user", "root without namespaces", "ordinary user without namespaces"],
 )
 
