@@ -33,15 +33,22 @@ class SlowlyBuilt(Obedient):
         super().__init__()
 
 
-@pytest.fixture
-def server() -> Iterator[Running]:
-    config = ConcurrencyConfig(max_concurrent_envs=COUNT, reconnect_grace=3600)
-    may_build.clear()
+@contextmanager
+def serving_slowly_built(slots: int) -> Iterator[Running]:
+    """A server whose environments are built while `may_build` is set."""
+    config = ConcurrencyConfig(max_concurrent_envs=slots, reconnect_grace=3600)
     try:
-        with running(create_app(SlowlyBuilt, concurrency_config=config)) as running_server:
-            yield running_server
+        with running(create_app(SlowlyBuilt, concurrency_config=config)) as server:
+            yield server
     finally:
         may_build.set()
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    may_build.clear()
+    with serving_slowly_built(COUNT) as running_server:
+        yield running_server
 
 
 @contextmanager

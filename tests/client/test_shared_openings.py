@@ -6,23 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from envtorch import ConcurrencyConfig, create_app
 from envtorch.errors import ClientBusy
 from tests.client.test_clients import ObedientEnv
-from tests.client.test_given_up_openings import SlowlyBuilt, may_build
+from tests.client.test_given_up_openings import may_build, serving_slowly_built
 from tests.server.environments import Order
-from tests.support import PATIENCE_S, Running, eventually, running
+from tests.support import PATIENCE_S, Running, eventually
 
 
 @pytest.fixture
 def server() -> Iterator[Running]:
-    config = ConcurrencyConfig(max_concurrent_envs=4, reconnect_grace=3600)
     may_build.set()
-    try:
-        with running(create_app(SlowlyBuilt, concurrency_config=config)) as running_server:
-            yield running_server
-    finally:
-        may_build.set()
+    with serving_slowly_built(4) as running_server:
+        yield running_server
 
 
 def test_a_reset_beside_connect_is_the_session_that_later_calls_use(server: Running) -> None:

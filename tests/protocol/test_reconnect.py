@@ -288,13 +288,19 @@ def test_the_budget_is_for_one_outage_and_not_for_each_call() -> None:
     assert client.network.now - began <= TIMINGS.reconnect_s + 1
 
 
-def test_a_reset_after_the_session_was_lost_opens_another() -> None:
+def client_of_a_lost_session() -> tuple["Server", "Client"]:
+    """A server that has forgotten its session, and a client that has been told so."""
     server = Server()
     client = Client(Network(server))
     client.open()
     server.ledgers.clear()
     with pytest.raises(SessionLost):
         client.step(1)
+    return server, client
+
+
+def test_a_reset_after_the_session_was_lost_opens_another() -> None:
+    server, client = client_of_a_lost_session()
     with pytest.raises(SessionLost):
         client.step(2)
     assert client.step(3, kind="reset") == 3
@@ -304,12 +310,7 @@ def test_a_reset_after_the_session_was_lost_opens_another() -> None:
 
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_reset_that_opens_another_and_is_interrupted_anywhere_leaves_no_session(at: int) -> None:
-    server = Server()
-    client = Client(Network(server))
-    client.open()
-    server.ledgers.clear()
-    with pytest.raises(SessionLost):
-        client.step(1)
+    server, client = client_of_a_lost_session()
     client.network.interrupt_at = len(client.network.done) + at
     with suppress(KeyboardInterrupt):
         client.step(2, kind="reset")

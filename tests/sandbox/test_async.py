@@ -124,8 +124,10 @@ found
 def test_a_command_that_is_cancelled_is_ended_and_forgotten(policy: Policy) -> None:
     async def scenario() -> None:
         async with AsyncSandbox(policy) as sandbox:
-            if not sandbox.report().protects("fork"):
-                pytest.skip("code may not look for processes of other groups here")
+            if sandbox.report().grade != "host":
+                pytest.skip(
+                    "sandboxes have no process namespace here, and their code may signal itself alone"
+                )
             for patience_s in (0.5, 2.0, 8.0, 32.0):  # until it has begun
                 command = sandbox.exec(["sh", "-c", "echo $$ > pid; exec sleep 1000"], timeout_s=900.0)
                 with pytest.raises(TimeoutError):
